@@ -85,7 +85,7 @@ mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 
 # what the tests take from npm, as its lock file has it: the driver of the browser (it brings no browser of its own), an
-# OAuth server, what makes a client of TypeScript, and what makes MCP servers
+# OAuth server, what makes a client of TypeScript, and what makes MCP servers and measures both sides of the protocol
 from_npm() {
     local dir=$1
     [ ! "$dir/node_modules/.package-lock.json" -nt "$dir/package-lock.json" ] || return 0
@@ -108,6 +108,14 @@ from_npm tests/oauth
 from_npm tests/clients
 from_npm tests/mcp
 from_pip tests/clients
+# the conformance suite of MCP needs Node 22, which comes from npm where the machine's is older
+REVEILLE_TEST_NODE=$(command -v node)
+if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 22 ]; then
+    from_npm tests/node
+    REVEILLE_TEST_NODE=$(find "$PWD/tests/node/node_modules" -path '*/bin/node' -type f 2>/dev/null || true)
+    [ -n "$REVEILLE_TEST_NODE" ] || fail "Node is too old for the tests, and npm has no Node 22 for this machine" "install Node 22 or later"
+fi
+export REVEILLE_TEST_NODE
 REVEILLE_TEST_CHROMIUM=$(command -v chromium)
 export REVEILLE_TEST_CHROMIUM
 REVEILLE_TEST_FAKETIME=$(faketime_library)

@@ -27,7 +27,7 @@ pub mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::answer::tool_unlisted;
+use crate::agent::answer::tool_absent;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::delegation::check_schema;
 use crate::agent::calls::result_cache::ResultCache;
@@ -250,12 +250,12 @@ impl Agent {
         self.gate.admit(incoming.gate_message(), &incoming.clock).await
     }
 
-    /// Fails where the message needs a tool that its MCP server has not listed: without it the model would answer all
-    /// the same. Behind an answer no tool is needed.
+    /// Fails where the message needs a tool that its MCP server has not listed, or that waits to be accepted: without
+    /// it the model would answer all the same. Behind an answer no tool is needed.
     fn check_named_tools(&self, prepared: &PreparedRequest<'_>) -> Result<(), RunError> {
         let PreparedRequest { incoming, checkpoint, .. } = prepared;
-        match self.tools.named_but_unlisted(incoming.tenant.as_str(), &incoming.overrides.tools) {
-            Some(tool) if checkpoint.answer().is_none() => Err(tool_unlisted(tool)),
+        match self.tools.named_but_absent(incoming.tenant.as_str(), &incoming.overrides.tools) {
+            Some((tool, absence)) if checkpoint.answer().is_none() => Err(tool_absent(tool, absence)),
             Some(_) | None => Ok(()),
         }
     }

@@ -38,10 +38,12 @@ use crate::domain::task::TaskValidator;
 use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
 use crate::executor::host::nearest::NearestFacts;
+use crate::executor::host::tool_pins::StorePins;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
 use crate::executor::pipeline::{self, Pipeline};
 use crate::executor::post_process::PostProcessing;
+use crate::executor::tool_trial::ToolTrials;
 use crate::executor::webhook::WebhookExecutor;
 use crate::executor::{Executor, ExecutorRegistry};
 use crate::http::server::ServerLimits;
@@ -154,7 +156,9 @@ pub async fn build(
     let agents: Vec<Arc<AgentTool>> = AgentTool::all(&config.agents).into_iter().map(Arc::new).collect();
     let catalog = ToolCatalog::new(open_tools(config, &credentials, &skills, &agents, declared, extras.tools)?);
     let supervisor = extras.mcp_supervisor;
-    let mcp = McpServers::new(servers, &credentials, &catalog, supervisor, clock.clone(), &metrics);
+    let has_mcp_servers = !servers.is_empty();
+    let pins = Arc::new(StorePins(store.clone()));
+    let mcp = McpServers::new(servers, &credentials, &catalog, supervisor, clock.clone(), &metrics, Some(pins));
     let sources = Sources::new(&config.poll, &credentials, catalog.clone(), data_dir);
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
     let gate = extras::gate(config, &store, extras.gate_checks)?;
@@ -190,7 +194,7 @@ pub async fn build(
     let public_url = config.server.public_url();
     let webhook = WebhookExecutor::new(credentials.clone(), vault.clone(), &public_url, compute.clone());
     let mut executors: Vec<Arc<dyn Executor>> =
-        vec![Arc::new(Orchestrator::new(agent)), Arc::new(pipeline.clone()), Arc::new(webhook)];
+        vec![Arc::new(Orchestrator::new(agent.clone())), Arc::new(pipeline.clone()), Arc::new(webhook)];
     executors.extend(extras.executors);
     let executors = ExecutorRegistry::new(executors);
     let bus = bus::open(&config.bus, &store).map_err(|why| faults_below("/bus")(ValidationErrors::one("/url", why)))?;
@@ -201,6 +205,7 @@ pub async fn build(
     let host = host.with_nearest(nearest.clone());
     let host = Arc::new(host);
     let poller = Poller::new(sources, host.clone(), clock.clone(), store.computing().clone());
+    let trials = ToolTrials::new(agent, host.clone(), store.clone(), config.approvals.required_approvers);
     let hub = Hub::new();
     let engine = Engine::new(engine::EngineParts {
         store: store.clone(),
@@ -219,6 +224,7 @@ pub async fn build(
         public_url: config.server.public_url(),
         approvals: config.approvals.clone(),
         metrics: metrics.clone(),
+        has_mcp_servers,
         settings: config.engine.clone(),
         models: extraction_models,
         memory: config.memory.clone(),
@@ -238,6 +244,7 @@ pub async fn build(
         pipeline,
         tools: catalog,
         mcp: mcp.clone(),
+        trials,
         skills,
         validator,
         bus: Arc::clone(&bus),
@@ -275,8 +282,8 @@ impl App {
         let requests = LowRuntime::start()?;
         let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
         let (validator, handle) = (http.validator.clone(), AppHandle::new(&http));
-        // a run that is due at once has their tools
-        mcp.start(requests.handle()).await;
+        // a run that is due at once and names their tools waits in the queue until these are listed
+        mcp.start(requests.handle());
         let engine = engine.start().await?;
         let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
         let http = requests.handle().spawn(serving);

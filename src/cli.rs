@@ -75,7 +75,7 @@ enum Command {
     /// List agents, and pause, resume and cancel those that wait for people
     #[command(subcommand)]
     Agent(remote::agent::Command),
-    /// List tools, and see whether a model is offered them
+    /// List tools, see whether a model is offered them, accept their definitions, and try them
     #[command(subcommand)]
     Tool(remote::tool::Command),
     /// List the skills that agents may use, and check folders of them

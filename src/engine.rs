@@ -8,8 +8,9 @@
 //! workers left, `running::approval_reminder` sees to runs that wait for people, [`delivery::notifier`] sends,
 //! [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus
 //! was away, [`maintenance::extractor`] notes facts from runs that have ended, [`maintenance::embedder`] makes their
-//! vectors, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of time
-//! zones concerns. `assembly` builds them all.
+//! vectors, [`maintenance::tool_announcer`] tells of tools that wait to be accepted, [`maintenance::housekeeping`]
+//! forgets, [`maintenance::zones`] plans anew what a change of the rules of time zones concerns. `assembly` builds them
+//! all.
 
 mod assembly;
 pub mod delivery;
@@ -44,6 +45,7 @@ use crate::engine::maintenance::file_cleaner::FileCleaner;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::engine::maintenance::resumer::Resumer;
 use crate::engine::maintenance::sealer::Sealer;
+use crate::engine::maintenance::tool_announcer::ToolAnnouncer;
 use crate::engine::maintenance::zones::ZoneKeeper;
 use crate::engine::running::approval_reminder::ApprovalReminder;
 use crate::engine::running::expirer::Expirer;
@@ -95,6 +97,8 @@ pub struct Engine {
     pub extractor: Option<Arc<FactExtractor>>,
     /// Makes vectors of facts; `None`: no endpoint is configured for it.
     pub embedder: Option<Arc<FactEmbedder>>,
+    /// Tells owners of tools that wait to be accepted; `None`: no MCP server is configured.
+    pub tool_announcer: Option<Arc<ToolAnnouncer>>,
     /// Gives data files up.
     pub file_cleaner: Arc<FileCleaner>,
     /// Sends messages.
@@ -162,6 +166,7 @@ impl Engine {
         ];
         claiming.extend(self.extractor.iter().map(|one| looped.spawn(Arc::clone(one), stop_claiming.clone())));
         claiming.extend(self.embedder.iter().map(|one| looped.spawn(Arc::clone(one), stop_claiming.clone())));
+        claiming.extend(self.tool_announcer.iter().map(|one| looped.spawn(Arc::clone(one), stop_claiming.clone())));
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.halt_keeper), stop_all.clone()),

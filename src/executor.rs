@@ -21,6 +21,7 @@ pub mod run_spending;
 pub mod schema;
 pub mod secrets;
 pub mod task_rules;
+pub mod tool_trial;
 pub mod webhook;
 
 use std::sync::Arc;

@@ -41,6 +41,7 @@ use crate::domain::task::TaskValidator;
 use crate::executor::ExecutorRegistry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
+use crate::executor::tool_trial::ToolTrials;
 use crate::http::error::ApiError;
 use crate::http::request::WrongTokens;
 use crate::http::server::ServerLimits;
@@ -142,6 +143,8 @@ pub struct HttpParts {
     pub tools: ToolCatalog,
     /// The MCP servers of this instance.
     pub mcp: McpServers,
+    /// Tries tools.
+    pub trials: ToolTrials,
     /// Skills that agents may use.
     pub skills: SkillLibrary,
     /// Checks drafts of tasks: the names that they may use, and their actions.
@@ -314,6 +317,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::approvals::get_approval))
         .routes(routes!(api::approvals::decide_approval))
         .routes(routes!(pages::oauth::connect_credential))
+        .routes(routes!(pages::oauth::client::show_client_document))
         .routes(routes!(
             api::approvals::overrides::set_approval_override,
             api::approvals::overrides::list_approval_overrides
@@ -369,6 +373,8 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
         .routes(routes!(api::registry::list_tools))
         .routes(routes!(api::registry::get_tool))
+        .routes(routes!(api::registry::pins::accept_tool))
+        .routes(routes!(api::registry::trials::call_tool))
         .routes(routes!(api::registry::list_agents))
         .routes(routes!(api::runs::suspended::list_suspended))
         .routes(routes!(api::runs::suspended::pause_suspended))

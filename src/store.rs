@@ -82,6 +82,7 @@ pub use ops::idempotency::{AnswerBody, Idempotency, StoredAnswer};
 pub use ops::pending_work::PendingWork;
 pub use ops::quotas::QuotaUsage;
 pub use ops::tokens::{MOST_TOKENS, StoredToken};
+pub use ops::tool_pins::{ToolOwner, UntoldTool};
 pub use ops::usage::run_account::{RunAccount, TOOL_RECORDS};
 pub use ops::usage::{UsageFilter, UsageGroup, UsageSum};
 pub use runs::completions::RunCompletion;

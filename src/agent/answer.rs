@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::domain::approval::{Approval, OpenQuestion};
 use crate::domain::run::{ReactLoopResult, RunError, RunFault, Usage};
 use crate::ports::llm::{LlmError, ModelAnswer, StopReason};
-use crate::ports::tool::registry::not_listed;
+use crate::ports::tool::absence::ToolAbsence;
 
 /// How a message ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,10 +66,10 @@ pub fn too_long(is_alone: bool) -> RunError {
     RunError::fail("context_overflow", if is_alone { TOO_LONG_ALONE } else { TOO_LONG })
 }
 
-/// The run error for a tool that its MCP server has not listed. The server may be away: the run goes on later, and uses
-/// no attempt.
-pub fn tool_unlisted(tool: &str) -> RunError {
-    RunError::Infrastructure { fault: RunFault::new("mcp_unavailable", not_listed(tool)) }
+/// The run error for a tool of an MCP server that is not there. The server may be away, or the operator has yet to
+/// accept the tool: the run goes on later, and uses no attempt.
+pub fn tool_absent(tool: &str, absence: ToolAbsence) -> RunError {
+    RunError::Infrastructure { fault: RunFault::new(absence.code(), absence.message(tool)) }
 }
 
 /// The run error for a failed chain of models.

@@ -4,6 +4,7 @@
 
 mod absent_tool;
 pub mod call_turn;
+mod continued;
 pub mod delegation;
 mod execution;
 pub mod notice;
@@ -13,6 +14,7 @@ mod policy;
 pub mod result_cache;
 pub mod shown;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +26,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::calls::call_turn::CallTurn;
+use crate::agent::calls::continued::Continued;
 use crate::agent::calls::delegation::DelegationOutcome;
+use crate::agent::calls::execution::ReadyCall;
 use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{check_turn_limit, observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::pending_call::PendingCall;
@@ -47,7 +51,7 @@ use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
 use crate::ports::tool::registry::RegisteredTool;
-use crate::ports::tool::{ToolCaller, ToolContext, ToolError, ToolHost, ToolRegistry, ToolStatus, UsedSecrets};
+use crate::ports::tool::{ToolError, ToolHost, ToolRegistry, ToolStatus, UsedSecrets};
 
 /// All that calls of one run have in common.
 pub struct ToolRunner<'a> {
@@ -124,10 +128,10 @@ enum Attempt {
     Ended(RunError),
 }
 
-/// A call with its result, and the approval under which that came.
+/// A call with its result, and the questions by whose answers that came.
 struct AnsweredCall {
     result: Result<FetchedOutput, ToolError>,
-    approval: Option<Uuid>,
+    questions: Vec<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
     /// The words that tell the model what a person has answered, and changed.
@@ -137,13 +141,15 @@ struct AnsweredCall {
 }
 
 impl Attempt {
-    fn done(result: Result<FetchedOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
-        Attempt::Done(AnsweredCall { result, approval, reasons, notices: Vec::new(), agent_usage: None })
+    /// It was not carried out after these questions.
+    fn undone(error: ToolError, questions: Vec<Uuid>, reasons: Vec<String>) -> Attempt {
+        let (result, notices) = (Err(error), Vec::new());
+        Attempt::Done(AnsweredCall { result, questions, reasons, notices, agent_usage: None })
     }
 
     /// It was not executed.
     fn failed(error: ToolError) -> Attempt {
-        Attempt::done(Err(error), None, Vec::new())
+        Attempt::undone(error, Vec::new(), Vec::new())
     }
 }
 
@@ -223,7 +229,7 @@ impl ToolRunner<'_> {
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let tool = self.tools.find(&call.name);
         let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
-        let AnsweredCall { result, approval, reasons, mut notices, agent_usage } = answered;
+        let AnsweredCall { result, questions, reasons, mut notices, agent_usage } = answered;
         let fetched_at = result.as_ref().map_or_else(|_| self.clock.now(), |fetched| fetched.at);
         // in words for a person, and for the model
         let (outcome, text, is_error, length) = match result {
@@ -244,9 +250,9 @@ impl ToolRunner<'_> {
                 (message, observed, true, None)
             }
         };
-        if let Some(approval) = approval {
+        for question in questions {
             let text = outcome.chars().take(OUTCOME_SHOWN).collect();
-            self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
+            self.consent.store.note_outcome(question, CallOutcome { is_error, text }).await;
         }
         let attribution = ToolAttribution { turn: turn.number, ..self.attribution.clone() };
         let ended = (!is_error, length.unwrap_or_else(|| text.chars().count()));
@@ -285,13 +291,16 @@ impl ToolRunner<'_> {
         let approval = asked.of(&call.id);
         warnings.keep_hold(approval);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
-            let last_asked = approval.or_else(|| asked.input_of(&call.id));
-            return Ok(self.absent(call, last_asked, resumed));
+            return Ok(self.absent(call, asked.last_of(&call.id), resumed));
         };
         let permitted = permit(tool.definition()).and_then(|()| call_turn.skills.admit(call, call_turn.has_one_skill));
         if let Err(refused) = permitted {
             return Ok(Attempt::failed(refused));
         }
+        let continued = match self.continued(tool, asked.server_question_of(&call.id)) {
+            ControlFlow::Continue(continued) => continued,
+            ControlFlow::Break(attempt) => return Ok(attempt),
+        };
         if approval.is_none()
             && let Err(refused) = self.check(tool, &call.args).await
         {
@@ -313,7 +322,7 @@ impl ToolRunner<'_> {
         }
         // a call that is settled, or has begun, is not looked into any more
         let looks = approval.is_none_or(|approval| approval.status.allows() && approval.execution_started_at.is_none());
-        let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
+        let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit, None), arguments) {
             Some(look) if looks => {
                 match self.used_secrets.clean_finding(self.limited(self.time_limit, look).await).await {
                     Ok(found) => Some(found),
@@ -325,15 +334,23 @@ impl ToolRunner<'_> {
         let (edited, approval, again, reasons) =
             match self.consent.decide((turn, question, overrides), call, tool, approval, precheck).await? {
                 ConsentVerdict::Ask(question, replaces) => {
-                    return self.ask(question, replaces, supplied_before.is_some()).await;
+                    let is_supplied = supplied_before.is_some() || continued.is_some();
+                    return self.ask(question, replaces, is_supplied).await;
                 }
                 ConsentVerdict::Wait(question) => return Ok(Attempt::Open(PendingCall::Put(question))),
                 ConsentVerdict::Refused(observed) => return Ok(Attempt::failed(observed)),
                 ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
             };
-        let begun_before = again || (approval.is_none() && supplied_before.unwrap_or(resumed));
+        let begun_before = match &continued {
+            Some(continued) => match self.consent.begin_continuation(continued.asked).await? {
+                Some(begun_before) => begun_before,
+                None => return Ok(continued.waits()),
+            },
+            None => again || (approval.is_none() && supplied_before.unwrap_or(resumed)),
+        };
+        let questions: Vec<Uuid> = approval.into_iter().chain(continued.as_ref().map(Continued::id)).collect();
         if begun_before && !tool.definition().idempotent {
-            return Ok(Attempt::done(Err(unknown_outcome_error()), approval, reasons));
+            return Ok(Attempt::undone(unknown_outcome_error(), questions, reasons));
         }
         if tool.definition().status == ToolStatus::Deprecated {
             warnings.warn("the tool is deprecated");
@@ -345,15 +362,24 @@ impl ToolRunner<'_> {
             }
             None => (call.clone(), None),
         };
-        let notices: Vec<ResultNotice> = answered.into_iter().chain(edited).collect();
+        let replied = continued.as_ref().map(Continued::notice);
+        let notices: Vec<ResultNotice> = answered.into_iter().chain(edited).chain(replied).collect();
         let Some(agent) = self.agent.called(&call.name) else {
-            let result = self.call_cached(turn, &call, tool, warnings).await;
-            return Ok(Attempt::Done(AnsweredCall { result, approval, reasons, notices, agent_usage: None }));
+            let continuation = continued.as_ref().map(|continued| &continued.continuation);
+            let ready = ReadyCall { turn, call: &call, tool, continuation, warnings };
+            let result = match self.call_cached(ready).await {
+                Err(ToolError::NeedsInput(needed)) => {
+                    let asked = self.consent.server_question((turn, question), &call, tool, *needed);
+                    return self.ask_for_server(asked, continued, (questions, reasons)).await;
+                }
+                result => result,
+            };
+            return Ok(Attempt::Done(AnsweredCall { result, questions, reasons, notices, agent_usage: None }));
         };
         Ok(match self.delegate(call_turn, &call, agent).await {
             DelegationOutcome::Answered(result, usage, notice) => {
                 let notices = notices.into_iter().chain(notice).collect();
-                Attempt::Done(AnsweredCall { result, approval, reasons, notices, agent_usage: Some(usage) })
+                Attempt::Done(AnsweredCall { result, questions, reasons, notices, agent_usage: Some(usage) })
             }
             DelegationOutcome::Waits(calls) => Attempt::Open(PendingCall::Delegated(calls)),
             DelegationOutcome::Ended(error) => Attempt::Ended(error),
@@ -365,29 +391,5 @@ impl ToolRunner<'_> {
         let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
         let check = move || tool.check(&arguments);
         self.compute.run_if_costly(self.tenant.as_str(), steps, check).await?
-    }
-
-    fn context(&self, turn: i64, call: &ToolCall, time_limit: Duration) -> ToolContext {
-        let task_id = self.consent.approval_context.task_id;
-        let ids = (Some(self.run_id), task_id);
-        ToolContext {
-            credentials: ToolContext::credentials_of(self.host, self.tenant, ids, &call.name, self.used_secrets),
-            tenant: self.tenant.clone(),
-            run_id: self.run_id,
-            task_id,
-            called_by: ToolCaller::Model,
-            turn,
-            call_id: call.id.clone(),
-            idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),
-            delegation_chain: self.incoming.chain().to_vec(),
-            words: self.words.clone(),
-            limits: Arc::clone(self.limits),
-            timezone: self.timezone,
-            time_limit,
-            host: self.host.clone(),
-            clock: self.clock.clone(),
-            compute: self.compute.clone(),
-            used_secrets: self.used_secrets.clone(),
-        }
     }
 }

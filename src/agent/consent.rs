@@ -9,6 +9,7 @@
 
 pub mod input;
 pub mod of_step;
+pub mod server_question;
 pub mod turn_overrides;
 
 use std::sync::Arc;
@@ -109,7 +110,17 @@ impl EarlierQuestions {
 
     /// The question for arguments that the call lacked.
     pub fn input_of(&self, call_id: &str) -> Option<&Approval> {
-        self.find(call_id, QuestionKind::Input)
+        self.find(call_id, QuestionKind::Input).filter(|question| !question.proposal.is_of_server())
+    }
+
+    /// The question of an MCP server in the middle of the call.
+    pub fn server_question_of(&self, call_id: &str) -> Option<&Approval> {
+        self.find(call_id, QuestionKind::Input).filter(|question| question.proposal.is_of_server())
+    }
+
+    /// The last question about the call.
+    pub fn last_of(&self, call_id: &str) -> Option<&Approval> {
+        self.server_question_of(call_id).or_else(|| self.of(call_id)).or_else(|| self.input_of(call_id))
     }
 
     fn find(&self, call_id: &str, kind: QuestionKind) -> Option<&Approval> {
@@ -302,6 +313,7 @@ impl Consent<'_> {
             arguments: arguments.clone(),
             parameters: definition.parameters.clone(),
             lacks: Vec::new(),
+            server: None,
             category: definition.category,
             consequence: definition.consequence,
             reasons: ruling.reasons,

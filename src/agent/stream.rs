@@ -2,13 +2,14 @@
 //!
 //! `session`, `state_change`, `error` and `execution_end` are not told here: they belong to whoever commits them.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::agent::StreamSink;
 use crate::domain::approval::Approval;
 use crate::domain::run::ToolRecord;
 use crate::domain::run::stream::StreamEvent;
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
+use crate::ports::tool::{ProgressNote, ToolProgress};
 
 /// The sink of a run's stream events. Cheap to clone.
 #[derive(Clone)]
@@ -38,6 +39,16 @@ impl StreamEmitter {
     /// A tool is about to be called.
     pub fn tool_call(&self, turn: i64, call: &ToolCall) {
         (self.0)(StreamEvent::of_call(turn, call));
+    }
+
+    /// Where this call tells the watchers how far it is.
+    pub fn progress_of(&self, turn: i64, call: &ToolCall) -> ToolProgress {
+        let (sink, tool, id) = (Arc::clone(&self.0), call.name.clone(), call.id.clone());
+        ToolProgress::to(move |note| {
+            let ProgressNote { progress, total, message } = note;
+            let (tool, id) = (tool.clone(), id.clone());
+            sink(StreamEvent::ToolProgress { turn, tool, id, progress, total, message, agent: None });
+        })
     }
 
     /// Something about a tool that a person should know; it stops no call.
@@ -96,5 +107,29 @@ impl<'a> CallWarnings<'a> {
 
     fn keep(&self, message: String) {
         self.kept.lock().expect("warnings lock").push(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn progress_is_told_of_its_call_and_by_the_name_of_an_agent_that_was_called() {
+        let heard: Arc<Mutex<Vec<StreamEvent>>> = Arc::default();
+        let listener = Arc::clone(&heard);
+        let emitter = StreamEmitter::new(Arc::new(move |event| listener.lock().unwrap().push(event)));
+        let note = ProgressNote { progress: 1.0, total: Some(3.0), message: Some("on".into()) };
+        emitter.progress_of(2, &ToolCall::new("call_7", "climb", json!({}))).tell(note);
+        let told = heard.lock().unwrap().remove(0);
+        let mut expected = json!({
+            "type": "tool_progress", "turn": 2, "tool": "climb", "id": "call_7", "progress": 1.0, "total": 3.0,
+            "message": "on",
+        });
+        assert_eq!((told.name(), json!(told)), ("tool_progress", expected.clone()));
+        expected["agent"] = json!("sherpa");
+        assert_eq!(json!(told.of_agent("sherpa").unwrap()), expected);
     }
 }

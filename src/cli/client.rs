@@ -125,6 +125,11 @@ impl Client {
         self.json(self.request(Method::POST, path).header("idempotency-key", key).json(body)).await
     }
 
+    /// Sent once, and without a key: arriving again, it would take effect again.
+    pub async fn post_once(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(Method::POST, path).json(body)).await
+    }
+
     /// Sends lines of JSON. Sent once: that it is safe to send them again is for the lines to see to.
     pub async fn post_lines(&self, path: &[&str], lines: Vec<u8>) -> anyhow::Result<Value> {
         self.json(self.request(Method::POST, path).header("content-type", "application/x-ndjson").body(lines)).await
@@ -276,6 +281,8 @@ pub struct FetchedPage {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ClientProblem {
+    #[serde(rename = "type")]
+    kind: String,
     title: String,
     detail: String,
     errors: Vec<FieldError>,
@@ -290,7 +297,8 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: FieldFlags
         ("", title) => title.to_owned(),
         (detail, _) => detail.to_owned(),
     };
-    let mut failure = CliFailure::new(lowercase_sentence(&message)).with_status(status.as_u16());
+    let failure = CliFailure::new(lowercase_sentence(&message)).with_status(status.as_u16());
+    let mut failure = failure.with_problem(problem.kind);
     for fault in &problem.errors {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
         let (named, message) = (typed::flag_name(typed, &place), fault.message.replace(IN_ADDRESSES, AS_LENGTHS));

@@ -17,6 +17,8 @@ pub struct CliFailure {
     hint: Option<String>,
     /// The status with which the service refused.
     status: Option<u16>,
+    /// The type of the problem with which it refused; empty: none.
+    problem: String,
 }
 
 impl CliFailure {
@@ -38,6 +40,16 @@ impl CliFailure {
     /// The status with which the service refused; `None`: the failure is none of its answers.
     pub fn status(&self) -> Option<u16> {
         self.status
+    }
+
+    /// Names the type of the problem with which the service refused.
+    pub fn with_problem(self, problem: impl Into<String>) -> CliFailure {
+        CliFailure { problem: problem.into(), ..self }
+    }
+
+    /// Whether the service refused with a problem of this word.
+    pub fn is_problem(&self, word: &str) -> bool {
+        self.problem.strip_prefix("urn:reveille:problem:") == Some(word)
     }
 
     /// Adds advice to the failure.

@@ -10,6 +10,8 @@ use crate::domain::run::RunFinish;
 
 /// Longest tool arguments and results, in characters; `--json` has them whole.
 const LONGEST: usize = 300;
+/// Longest number of a tool that tells how far it is, in characters.
+const LONGEST_NUMBER: usize = 20;
 
 /// Prints stored entries, oldest first.
 pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
@@ -113,10 +115,12 @@ impl LiveTranscript {
             }
             "tool_call_start" => print_call(&of_agent(data, "tool"), &data["args"], screen),
             "tool_result" => print_result(&of_agent(data, "tool"), &data["result"], data["error"] == true, screen),
+            "tool_progress" => screen.line(screen.tone(Tone::Faint, progress_line(data))),
             "state_change" => screen.line(screen.tone(Tone::Faint, state_line(data))),
             "input_required" => {
                 let what = on_one_line(&text_of(&data["question"]));
-                screen.line(screen.tone(Tone::Notable, format!("? {}: {what}", text_of(&data["tool"]))))
+                let asks = if data["server"].is_string() { " asks" } else { "" };
+                screen.line(screen.tone(Tone::Notable, format!("? {}{asks}: {what}", text_of(&data["tool"]))))
             }
             "approval_required" => {
                 let what = on_one_line(&text_of(&data["summary"]));
@@ -204,6 +208,15 @@ fn print_result(tool: &Value, result: &Value, failed: bool, screen: &mut Screen)
     screen.line(screen.tone(tone, line))
 }
 
+/// `… climb 2/3: halfway up`.
+fn progress_line(data: &Value) -> String {
+    let number = |name: &str| data[name].as_f64().map(|number| cut(&number.to_string(), LONGEST_NUMBER));
+    let total = number("total").map_or(String::new(), |total| format!("/{total}"));
+    let message = data["message"].as_str().map_or(String::new(), |message| format!(": {}", on_one_line(message)));
+    let (tool, done) = (text_of(&of_agent(data, "tool")), number("progress").unwrap_or_default());
+    format!("… {tool} {done}{total}{}", cut(&message, LONGEST))
+}
+
 fn state_line(data: &Value) -> String {
     match text_of(&data["reason"]) {
         reason if reason.is_empty() => format!("· {}", text_of(&data["state"])),
@@ -250,6 +263,26 @@ mod tests {
         assert!(lost.ends_with(alike), "{lost}");
         assert_eq!(shown(&[piece("a\u{202e}b\u{7}")]), "\n⟦U+202E⟧".replace("⟦", "a⟦") + "b ");
         assert_eq!(shown(&[end("")]), "\nassistant  main, 4 + 2 tokens\n", "it only calls");
+    }
+
+    #[test]
+    fn question_of_a_server_is_told_apart_from_what_an_agent_lacks() {
+        let asked = |server: Value| {
+            let question = json!({ "tool": "one.confirm", "question": "Deploy?", "server": server });
+            shown(&[("input_required", question)])
+        };
+        assert_eq!(asked(json!("one")), "? one.confirm asks: Deploy?\n");
+        assert_eq!(asked(Value::Null), "? one.confirm: Deploy?\n");
+    }
+
+    #[test]
+    fn progress_of_a_call_is_a_line_with_what_is_known_of_it() {
+        let told = |data: Value| shown(&[("tool_progress", data)]);
+        let whole = json!({ "tool": "one.climb", "progress": 2.0, "total": 3, "message": "halfway\n\u{202e}up" });
+        assert_eq!(told(whole), "… one.climb 2/3: halfway ⟦U+202E⟧up\n");
+        assert_eq!(told(json!({ "tool": "climb", "agent": "sherpa", "progress": 0.5 })), "… sherpa › climb 0.5\n");
+        let endless = told(json!({ "tool": "climb", "progress": 1e300 }));
+        assert!(endless.chars().count() < 40, "{endless}");
     }
 
     #[test]

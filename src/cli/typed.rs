@@ -51,8 +51,13 @@ pub const PIPELINE_DRY_RUN: FieldFlags = &[
 pub const CHAT: FieldFlags =
     &[("message", "MESSAGE"), ("tenant_id", "--tenant"), ("conversation_id", "--conversation")];
 pub const RUN_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
-pub const RUN_ANSWER: FieldFlags =
-    &[("input_id", "--input"), ("fields.*", "--set *"), ("fields", "--set"), ("message", "MESSAGE")];
+pub const RUN_ANSWER: FieldFlags = &[
+    ("input_id", "--input"),
+    ("fields.*", "--set *"),
+    ("fields", "--set"),
+    ("message", "MESSAGE"),
+    ("action", "--decline"),
+];
 pub const RUN_COMPLETE: FieldFlags = &[("output", "--output"), ("error", "--error")];
 pub const APPROVAL_LIST: FieldFlags =
     &[("tenant_id", "--tenant"), ("task_id", "--task"), ("run_id", "--run"), ("batch_id", "--batch"), ("*", "--*")];
@@ -85,6 +90,8 @@ pub const AGENT_LIST: FieldFlags = &[("tenant_id", "--tenant")];
 pub const SUSPENDED_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("*", "--*")];
 pub const TOOL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("agent", "--agent")];
 pub const TOOL_SHOW: FieldFlags = &[("tenant_id", "--tenant")];
+pub const TOOL_ACCEPT: FieldFlags = &[("definition", "--definition")];
+pub const TOOL_CALL: FieldFlags = &[("arguments", "--args"), ("tenant_id", "--tenant"), ("version", "NAME")];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.
 pub const EVENT: FieldFlags = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
@@ -187,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 41] = [
+        let commands: [(&str, FieldFlags); 44] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -198,6 +205,7 @@ mod tests {
             ("schedule preview", SCHEDULE_PREVIEW),
             ("pipeline dry-run", PIPELINE_DRY_RUN),
             ("run list", RUN_LIST),
+            ("run answer", RUN_ANSWER),
             ("run complete", RUN_COMPLETE),
             ("approval list", APPROVAL_LIST),
             ("approval approve", &[("grant.days", "--days"), ("grant.uses", "--uses"), ("grant", "--always")]),
@@ -213,6 +221,8 @@ mod tests {
             ("agent suspended", SUSPENDED_LIST),
             ("tool list", TOOL_LIST),
             ("tool show", TOOL_SHOW),
+            ("tool accept", TOOL_ACCEPT),
+            ("tool call", TOOL_CALL),
             ("audit list", AUDIT_LIST),
             ("event publish", &[("tenant_id", "--tenant"), ("data", "--data")]),
             ("event tail", &[("cursor", "--after")]),

@@ -12,8 +12,11 @@ pub mod proposal;
 mod question;
 pub mod reason_code;
 pub mod reply;
+pub mod server_question;
 pub mod settings;
 pub mod stored_override;
+pub mod tool_difference;
+pub mod tool_pin;
 pub mod voter;
 
 use std::time::Duration;
@@ -32,8 +35,12 @@ pub use policy::{Policy, PolicyAct, PolicyRules, Ruling};
 pub use proposal::{Proposal, ProposalIdentity, digest};
 pub use question::{FieldFault, InputForm, OpenQuestion, QuestionKind};
 pub use reason_code::{ReasonCode, RuleBy};
+pub use server_question::{
+    CallContinuation, Continuation, ContinuationKind, PartField, PartMode, QuestionPart, ServerAnswer, ServerQuestion,
+};
 pub use settings::Settings;
 pub use stored_override::ApprovalOverride;
+pub use tool_pin::{PinState, PinVerdict, PinnedDefinition, SeenDefinition, ToolPin};
 pub use voter::{Vote, VoterIdentities};
 
 /// The result that the model gets for a call that a person refused.
@@ -86,6 +93,8 @@ pub enum ApprovalChoice {
     Edit,
     /// The call is not executed.
     Cancel,
+    /// The call goes on, and the server that asks is told no.
+    Decline,
 }
 
 /// The fate of a run when nobody answers.
@@ -275,6 +284,16 @@ impl Approval {
     /// The arguments with which the call runs.
     pub fn arguments(&self) -> &Value {
         self.modifications.as_ref().unwrap_or(&self.proposal.arguments)
+    }
+
+    /// The answer that the server gets which has asked; `None`: it gets none, or no server has asked.
+    pub fn server_answer(&self) -> Option<ServerAnswer> {
+        match self.status {
+            _ if !self.proposal.is_of_server() => None,
+            ApprovalStatus::Approved => Some(ServerAnswer::Decline),
+            ApprovalStatus::Edited => Some(ServerAnswer::Accept(self.arguments().clone())),
+            ApprovalStatus::Pending | ApprovalStatus::Cancelled | ApprovalStatus::Expired => None,
+        }
     }
 
     /// How many people have agreed so far, where more than one has to.

@@ -32,6 +32,8 @@ pub const RUN_SECRETS: usize = 1_000;
 /// Most bytes of these texts together: the forms of a text have some twenty times its bytes, and a run holds them until
 /// it ends. Four of the largest documents have as many.
 pub const RUN_SECRET_BYTES: usize = 256 * 1024;
+/// Most scopes that are kept because the other side has asked for them.
+pub const MISSED_SCOPES: usize = 20;
 /// Longest service or account name, in characters.
 pub const NAME_LENGTH: usize = 100;
 
@@ -158,6 +160,10 @@ pub struct OAuth {
     /// The name of a service that the operator has described in `[oauth.*]`; then nothing else is needed here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
+    /// The authorization server that has given the tokens, where the addresses of the provider are discovered: they are
+    /// renewed there alone. Connecting an account sets it, and `client_id` where this service has shown itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
     /// Token endpoint of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_url: Option<String>,
@@ -170,6 +176,30 @@ pub struct OAuth {
     /// Scopes that were granted or are asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
+    /// Scopes that the other side has asked for since the account was connected (`insufficient_scope`), the last ones
+    /// first. The next link asks for them besides, where the provider is discovered and the operator names no scopes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missed_scopes: Vec<String>,
+}
+
+impl OAuth {
+    /// With these scopes, which the other side asks for; `None`: the next link asks for all of them anyway. Of too many
+    /// the last ones are kept.
+    pub fn missing(&self, asked: &[String]) -> Option<OAuth> {
+        let mut missed: Vec<String> = Vec::new();
+        for scope in asked.iter().filter(|scope| !self.scopes.contains(scope)).take(MISSED_SCOPES) {
+            if !missed.contains(scope) {
+                missed.push(scope.clone());
+            }
+        }
+        if missed.iter().all(|scope| self.missed_scopes.contains(scope)) {
+            return None;
+        }
+        let earlier: Vec<String> = self.missed_scopes.iter().filter(|scope| !missed.contains(scope)).cloned().collect();
+        missed.extend(earlier);
+        missed.truncate(MISSED_SCOPES);
+        Some(OAuth { missed_scopes: missed, ..self.clone() })
+    }
 }
 
 words! {
@@ -277,6 +307,23 @@ impl Credential {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scopes_that_are_missed_are_kept_up_to_their_most_the_last_ones_first() {
+        let names = |numbers: std::ops::Range<usize>| numbers.map(|n| format!("scope:{n}")).collect::<Vec<_>>();
+        let granted = OAuth { scopes: names(0..2), ..OAuth::default() };
+        assert_eq!(granted.missing(&[]), None);
+        assert_eq!(granted.missing(&names(0..2)), None, "what was granted is asked for anyway");
+        let first = granted.missing(&names(1..4)).unwrap();
+        assert_eq!((&first.missed_scopes, &first.scopes), (&names(2..4), &names(0..2)));
+        assert_eq!(first.missing(&names(0..4)), None);
+        let more = first.missing(&["b".into(), "scope:3".into(), "b".into()]).unwrap();
+        assert_eq!(more.missed_scopes, ["b", "scope:3", "scope:2"]);
+        let most = more.missing(&names(10..10 + MISSED_SCOPES - 1)).unwrap().missed_scopes;
+        assert_eq!((most.len(), most.last().map(String::as_str)), (MISSED_SCOPES, Some("b")));
+        let beyond = more.missing(&names(10..10 + MISSED_SCOPES + 1)).unwrap().missed_scopes;
+        assert_eq!(beyond, names(10..10 + MISSED_SCOPES));
+    }
 
     #[test]
     fn reference_is_a_service_and_the_primary_account_unless_it_names_another() {

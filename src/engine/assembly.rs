@@ -26,6 +26,7 @@ use crate::engine::maintenance::file_cleaner::FileCleaner;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::engine::maintenance::resumer::Resumer;
 use crate::engine::maintenance::sealer::Sealer;
+use crate::engine::maintenance::tool_announcer::ToolAnnouncer;
 use crate::engine::maintenance::zones::ZoneKeeper;
 use crate::engine::run_metrics::RunMetrics;
 use crate::engine::running::approval_reminder::ApprovalReminder;
@@ -88,6 +89,8 @@ pub struct EngineParts {
     pub approvals: approval::Settings,
     /// The registry of metrics.
     pub metrics: Metrics,
+    /// Whether any MCP server is configured.
+    pub has_mcp_servers: bool,
     /// Settings of `[engine]`.
     pub settings: Settings,
     /// Models, for the extraction of facts.
@@ -169,6 +172,7 @@ impl Engine {
             approval_reminder: Arc::new(ApprovalReminder::new(store.clone(), parts.approvals.clone())),
             sealer: Arc::new(Sealer::new(store.clone(), parts.vault.clone())),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
+            tool_announcer: parts.has_mcp_servers.then(|| Arc::new(ToolAnnouncer::new(store.clone()))),
             file_cleaner: Arc::new(FileCleaner::new(store.clone(), parts.data_files.clone())),
             notifier: Arc::new(notifier(&parts, &runs)),
             forwarder: Arc::new(Forwarder::new(Arc::clone(bus), store.clock().clone())),

@@ -7,4 +7,5 @@ pub mod file_cleaner;
 pub mod housekeeping;
 pub(super) mod resumer;
 pub mod sealer;
+pub mod tool_announcer;
 pub mod zones;

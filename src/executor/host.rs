@@ -6,6 +6,7 @@ mod memory;
 pub mod nearest;
 mod tasks;
 mod text_cache;
+pub mod tool_pins;
 
 use std::sync::Arc;
 

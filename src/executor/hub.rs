@@ -191,6 +191,7 @@ fn bytes_of(event: &StreamEvent) -> usize {
         StreamEvent::ApprovalRequired { summary, .. } => summary.len(),
         StreamEvent::InputRequired { question, fields, .. } => question.len() + estimated_bytes(fields, BACKLOG_BYTES),
         StreamEvent::ToolWarning { message, .. } | StreamEvent::Error { message, .. } => message.len(),
+        StreamEvent::ToolProgress { message, .. } => message.as_ref().map_or(0, String::len),
         StreamEvent::Session { .. }
         | StreamEvent::MessageStart { .. }
         | StreamEvent::StateChange { .. }

@@ -154,6 +154,8 @@ pub enum ApiError {
     },
     /// The stored state stands in the way; read it and decide again.
     Conflict(String),
+    /// Ask a person, then say `"confirmed": true`.
+    ConfirmationRequired(String),
     /// Correct what is named.
     Invalid(ValidationErrors),
     /// Correct a name or value in the query.
@@ -263,6 +265,9 @@ impl ApiError {
             ApiError::Conflict(_) => {
                 ErrorKind(S::CONFLICT, "urn:reveille:problem:conflict", "The present state stands in the way")
             }
+            ApiError::ConfirmationRequired(_) => {
+                ErrorKind(S::CONFLICT, "urn:reveille:problem:confirmation_required", "A person has to confirm this")
+            }
             ApiError::Invalid(_) => {
                 ErrorKind(S::UNPROCESSABLE_ENTITY, "urn:reveille:problem:invalid", "The request is not valid")
             }
@@ -321,7 +326,8 @@ impl ApiError {
             ApiError::NotFound(what) => format!("there is no such {what}"),
             ApiError::NoRoute { path } => format!("there is no address {path}; see /openapi.json"),
             ApiError::MethodNotAllowed { method } => format!("{method} is not allowed here; see the Allow header"),
-            ApiError::Conflict(detail) | ApiError::Malformed(detail) | ApiError::UnsupportedMediaType(detail) => detail,
+            ApiError::Conflict(detail) | ApiError::ConfirmationRequired(detail) => detail,
+            ApiError::Malformed(detail) | ApiError::UnsupportedMediaType(detail) => detail,
             ApiError::TooLarge { limit } => format!("at most {limit} bytes are taken here"),
             ApiError::BodyTimeout { limit } => format!("the body must arrive within {} seconds", limit.as_secs()),
             ApiError::TooManyRequests { detail, .. } | ApiError::Unavailable { detail, .. } => detail.to_owned(),

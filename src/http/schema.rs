@@ -14,13 +14,14 @@ mod memory;
 mod pipeline;
 mod recipient;
 mod task;
+mod tool;
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
-pub use chat::{ChatMessage, ChosenConversation, ConversationChoice, InputContent, NewResponse, RunInput};
+pub use chat::{ChatMessage, ChosenConversation, ConversationChoice, InputAction, InputContent, NewResponse, RunInput};
 pub use credential::RotateKey;
 pub use event::{DeadLetterChoice, NewEvents};
 pub use memory::{FactPatch, NewFactSchema};
@@ -29,6 +30,7 @@ pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{
     BackfillRange, ConditionTest, Disable, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskLines, TaskPatch,
 };
+pub use tool::{AcceptTool, CallTool};
 
 /// The test to make.
 #[derive(Deserialize, ToSchema)]

@@ -3,8 +3,10 @@
 //! Owns the port and the list of tools. Decides nothing about consent or repetition (that is the agent's), keeps
 //! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
 
+pub mod absence;
 pub mod access;
 pub mod builtin;
+mod call_error;
 pub mod catalog;
 mod definition;
 mod exchange;
@@ -14,7 +16,9 @@ pub mod http;
 pub mod mcp;
 pub mod offer;
 pub mod output;
+pub mod pins;
 pub mod policy;
+pub mod progress;
 mod redaction;
 pub mod registry;
 
@@ -30,19 +34,20 @@ use uuid::Uuid;
 use crate::base::clock::Clock;
 use crate::base::compute::{Compute, ComputePanic};
 use crate::base::id::Tenant;
-use crate::domain::approval::{Category, Consequence, FieldFault, InputForm};
+use crate::domain::approval::{CallContinuation, Category, Consequence, FieldFault, InputForm};
 use crate::domain::credential::Reference;
 use crate::domain::memory::PersonWords;
-use crate::ports::vault::credentials::{CredentialError, CredentialFault};
-
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::output::DefaultLevel;
 
+pub use crate::ports::tool::absence::{ToolAbsence, tool_changed};
+pub use crate::ports::tool::call_error::{NeededInput, ToolError};
 pub use crate::ports::tool::catalog::ToolCatalog;
 pub use crate::ports::tool::definition::ToolSource;
 pub use crate::ports::tool::failure::ToolFailure;
 pub use crate::ports::tool::host::{FactQuery, HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 pub use crate::ports::tool::output::ToolOutput;
+pub use crate::ports::tool::progress::{ProgressNote, ToolProgress};
 pub use crate::ports::tool::registry::ToolRegistry;
 pub use crate::ports::vault::credentials::{TenantCredentials, UsedSecrets};
 
@@ -174,6 +179,10 @@ pub struct ToolContext {
     pub credentials: TenantCredentials,
     /// The secrets that the run has used so far.
     pub used_secrets: UsedSecrets,
+    /// The answer of a person with which the call goes on; `None`: it begins.
+    pub continuation: Option<Arc<CallContinuation>>,
+    /// Where the call tells how far it is.
+    pub progress: ToolProgress,
 }
 
 /// The caller of a tool.
@@ -185,41 +194,8 @@ pub enum ToolCaller {
     Step,
     /// A condition, or somebody who tries one out.
     Poll,
-}
-
-/// How a call failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ToolError {
-    /// The model is told and goes on.
-    #[error("{}: {message}", kind.as_str())]
-    Tell {
-        /// Kind of the failure, for the model.
-        kind: ToolFailure,
-        /// Stable, for programs; more exact than the kind.
-        code: String,
-        /// One sentence. Never a secret.
-        message: String,
-    },
-    /// The call did not reach the tool, so it had no effect, and time may mend what stood in its way.
-    #[error("{code}: {message}")]
-    Unsent {
-        /// Stable, for programs.
-        code: String,
-        /// One sentence. Never a secret.
-        message: String,
-    },
-    /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else;
-    /// a step or a poll knows by it what it can't go on without.
-    #[error("{0}")]
-    Credential(#[from] CredentialError),
-    /// The run can't go on: it fails with this code.
-    #[error("{code}: {message}")]
-    Abort {
-        /// Code for programs.
-        code: String,
-        /// A sentence for people.
-        message: String,
-    },
+    /// Somebody who tries the tool itself out.
+    Trial,
 }
 
 /// One tool. The context says how long a call may take; it is dropped when it takes longer.
@@ -331,67 +307,6 @@ impl ToolContext {
     }
 }
 
-impl From<ComputePanic> for ToolError {
-    fn from(panicked: ComputePanic) -> ToolError {
-        ToolError::for_model(ToolFailure::InternalError, "panicked", panicked.to_string())
-    }
-}
-
-impl ToolError {
-    /// A failure that the model is told.
-    pub fn for_model(kind: ToolFailure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
-        ToolError::Tell { kind, code: code.into(), message: message.into() }
-    }
-
-    /// The error for the model: the kind, the code, and a sentence; `None` where the run can't go on.
-    pub fn model_message(&self) -> Option<(ToolFailure, &str, String)> {
-        match self {
-            ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),
-            ToolError::Unsent { code, message } => Some((ToolFailure::ResourceError, code, message.clone())),
-            ToolError::Credential(error) => Some((of_credential(error), error.code(), error.to_string())),
-            ToolError::Abort { .. } => None,
-        }
-    }
-
-    /// The code, for programs.
-    pub fn code(&self) -> &str {
-        match self {
-            ToolError::Tell { code, .. } | ToolError::Unsent { code, .. } | ToolError::Abort { code, .. } => code,
-            ToolError::Credential(error) => error.code(),
-        }
-    }
-
-    /// Whether the call had no effect for sure, and time may mend what stood in its way.
-    pub fn is_unsent(&self) -> bool {
-        match self {
-            ToolError::Unsent { .. } => true,
-            ToolError::Credential(error) => error.kind == CredentialFault::Busy,
-            ToolError::Tell { .. } | ToolError::Abort { .. } => false,
-        }
-    }
-
-    /// The arguments will not do, and why.
-    pub fn arguments(message: impl Into<String>) -> ToolError {
-        ToolError::for_model(ToolFailure::InvalidParameters, "invalid_parameters", message)
-    }
-}
-
-/// The kind of failure that a credential is.
-fn of_credential(error: &CredentialError) -> ToolFailure {
-    match error.kind {
-        CredentialFault::Missing
-        | CredentialFault::NeedsConsent
-        | CredentialFault::NotForHost
-        | CredentialFault::Refused => ToolFailure::PermissionDenied,
-        CredentialFault::Taken => ToolFailure::InvalidParameters,
-        CredentialFault::NoInject
-        | CredentialFault::Unreadable
-        | CredentialFault::Misconfigured
-        | CredentialFault::TooMany => ToolFailure::ExecutionError,
-        CredentialFault::Busy => ToolFailure::ResourceError,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,15 +319,5 @@ mod tests {
         assert_eq!(key, ToolContext::key_of(run, 1, "call_1"));
         let others = [(Uuid::from_u128(8), 1, "call_1"), (run, 2, "call_1"), (run, 1, "call_2")];
         assert!(others.iter().all(|(run, turn, call)| ToolContext::key_of(*run, *turn, call) != key));
-    }
-
-    #[test]
-    fn call_that_did_not_reach_its_tool_is_told_as_what_time_may_mend() {
-        let away = ToolError::Unsent { code: "mcp_unavailable".into(), message: "it is away".into() };
-        assert!(away.is_unsent());
-        let told = (ToolFailure::ResourceError, "mcp_unavailable", "it is away".to_owned());
-        assert_eq!((away.model_message(), away.code()), (Some(told), "mcp_unavailable"));
-        let failed = ToolError::for_model(ToolFailure::ResourceError, "mcp_unavailable", "it is away");
-        assert!(!failed.is_unsent(), "a failure of the tool may have had an effect");
     }
 }

@@ -191,7 +191,17 @@ impl Store {
             }
         }
         if let Some(before) = filter.before {
-            query.push(" and a.id < ").push_bind(before);
+            let tenant = [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten().next_back();
+            match [("a.batch_id", filter.batch_id), ("a.run_id", filter.run_id), ("a.task_id", filter.task_id)]
+                .into_iter()
+                .find_map(|(column, id)| Some((column, id?)))
+            {
+                Some(key) => query.push_before(Some(key), "a.id", before),
+                None => {
+                    let key = tenant.map(|tenant| ("a.tenant_id", text(tenant).into_owned()));
+                    query.push_before(key, "a.id", before)
+                }
+            };
         }
         push_page(&mut query, (order, "a.id"), filter.limit, (FITTING, bound));
         let rows = query.finish().rows().await?;

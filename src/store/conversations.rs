@@ -176,7 +176,8 @@ impl Store {
             order = "t.tenant_id desc, ";
         }
         if let Some(before) = filter.before {
-            query.push(" and t.id < ").push_bind(before);
+            let key = scope.tenant().map(|tenant| ("t.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "t.id", before);
         }
         query.push(" order by ").push(order).push("t.id desc limit ").push_bind(filter.limit);
         let rows: Vec<ConversationRow> = query.finish().all().await?;
@@ -198,7 +199,7 @@ impl Store {
             query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
         }
         if let Some(before) = filter.before {
-            query.push(" and r.id < ").push_bind(before);
+            query.push_before(Some(("r.task_id", conversation)), "r.id", before);
         }
         push_page(&mut query, ("r.task_id desc, ", "r.id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows = query.finish().rows().await?;

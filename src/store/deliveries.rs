@@ -209,7 +209,14 @@ impl Store {
             order = "d.digest_id desc, ";
         }
         if let Some(before) = filter.before {
-            query.push(" and d.id < ").push_bind(before);
+            let tenant = [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten().next_back();
+            match filter.digest_id.map(|id| ("d.digest_id", id)).or(filter.run_id.map(|id| ("d.run_id", id))) {
+                Some(key) => query.push_before(Some(key), "d.id", before),
+                None => {
+                    let key = tenant.map(|tenant| ("d.tenant_id", text(tenant).into_owned()));
+                    query.push_before(key, "d.id", before)
+                }
+            };
         }
         push_page(&mut query, (order, "d.id"), filter.limit, (select, bound));
         let rows = query.finish().rows().await?;

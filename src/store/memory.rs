@@ -267,7 +267,8 @@ impl Store {
             query.push(" and ").push_split(PLACE).push("(f.folded, ").push_bind(folded(&text(part))).push(") > 0");
         }
         if let Some(before) = filter.before {
-            query.push(" and f.id < ").push_bind(before);
+            let key = scope.tenant().map(|tenant| ("f.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "f.id", before);
         }
         push_page(&mut query, (order, "f.id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows = query.finish().rows().await?;

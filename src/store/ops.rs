@@ -13,5 +13,7 @@ pub(super) mod retention;
 pub(super) mod stored_bytes;
 pub(super) mod summaries;
 pub(super) mod tokens;
+pub(super) mod tool_pins;
+pub(super) mod tool_trials;
 pub(super) mod unreadable;
 pub(super) mod usage;

@@ -181,7 +181,9 @@ impl Store {
         }
         query.push(" and t.trigger_type <> 'chat'");
         if let Some(before) = filter.before {
-            query.push(" and t.id < ").push_bind(before);
+            let key = [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten().next_back();
+            let key = key.map(|tenant| ("t.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "t.id", before);
         }
         push_page(&mut query, (order, "t.id"), filter.limit, (FITTING, bound));
         let rows = query.finish().rows().await?;

@@ -11,6 +11,7 @@ use sqlx::{
     Arguments, AssertSqlSafe, Decode, Encode, FromRow, PgConnection, Postgres, Row, SqlSafeStr, SqlStr, Sqlite,
     SqliteConnection, Type, query_with,
 };
+use uuid::Uuid;
 
 use crate::store::Split;
 
@@ -255,6 +256,25 @@ impl<'t> StatementBuilder<'t> {
         const BEFORE: Split = Split { postgres: " = any (array[", sqlite: " = " };
         const BEHIND: Split = Split { postgres: "])", sqlite: "" };
         self.push(" and ").push(column).push_split(BEFORE).push_bind(value).push_split(BEHIND)
+    }
+
+    /// Adds that ids come before one, of rows that have this value in the column that their order begins with. Postgres
+    /// is told so of both columns together: by the ids alone it may go through those of everybody, if it has made its
+    /// plan when there were few.
+    pub(super) fn push_before<'v>(
+        &mut self,
+        key: Option<(&str, impl SqlValue<'v>)>,
+        column: &str,
+        before: Uuid,
+    ) -> &mut StatementBuilder<'t> {
+        let is_postgres = matches!(self.query.target, Target::Postgres(..));
+        match key {
+            Some((key, value)) if is_postgres => {
+                self.push(" and (").push(key).push(", ").push(column).push(") < (").push_bind(value);
+                self.push(", ").push_bind(before).push(")")
+            }
+            _ => self.push(" and ").push(column).push(" < ").push_bind(before),
+        }
     }
 
     /// Adds places, with commas between them, and the values for them.

@@ -81,6 +81,32 @@ import { base, focused, isInView, leave, look, open, pages, phone, press, reach,
     await look(page, 'approval-input-outcome');
 }
 
+// a server is named before its words, and answered by its own form
+{
+    const page = await phone();
+    await open(page, pages.server);
+    await shows(page, 'github asks you something');
+    await shows(page, 'These are its words, not ours');
+    await look(page, 'approval-server');
+    await reach(page, '#i0f0');
+    await page.keyboard.type('ann');
+    await press(page);
+    assert.equal(await focused(page), 'i0f0', 'the focus is on the fault');
+    await shows(page, 'must be an e-mail address');
+    await look(page, 'approval-server-fault');
+    await page.keyboard.press('ControlOrMeta+A');
+    await page.keyboard.type('ann@example.org');
+    await reach(page, 'input[name="0.f2.1"]');
+    await page.keyboard.press('Space');
+    await reach(page, 'button[value="decline:0"]');
+    await reach(page, 'button[value="cancel:0"]');
+    await page.focus('button[value="answer:0"]');
+    await press(page);
+    assert.ok(page.url().startsWith(`${base}/approvals/outcome/`), page.url());
+    await shows(page, 'The server is told, and the call goes on.');
+    await look(page, 'approval-server-outcome');
+}
+
 for (const [name, path, status] of [
     ['approval-done', pages.done, 200],
     ['approval-held', pages.held, 200],

@@ -8,6 +8,7 @@ mod delegation;
 mod gate;
 pub mod harness;
 mod http2;
+mod inbox;
 mod looping;
 mod memory;
 mod orchestrator;

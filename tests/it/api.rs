@@ -32,4 +32,5 @@ pub mod service;
 mod stream;
 mod tasks;
 mod tokens;
+mod tools;
 mod usage;

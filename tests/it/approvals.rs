@@ -14,4 +14,6 @@ mod overrides;
 mod page;
 mod record;
 mod safety;
+mod server_answers;
+mod servers;
 mod undo_window;

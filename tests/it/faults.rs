@@ -2,6 +2,7 @@
 //! by what the other side has seen. `scripts/chaos.sh` runs the same for longer.
 
 mod approved;
+mod asked;
 mod clock;
 mod disk;
 #[cfg(feature = "failpoints")]

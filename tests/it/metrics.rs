@@ -158,13 +158,19 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "mcp_calls",
         &["server", "outcome"],
         "calls",
-        "`ok` and `tool_error` are answers. `away`, `broken` or `slow` that grow: `/readyz` and `reveille check` say how the server stands, the log says why. `credential` or `unauthorized`: a tenant has to connect its account.",
+        "`ok` and `tool_error` are answers, `asked` are questions to a person. `away`, `broken` or `slow` that grow: `/readyz` and `reveille check` say how the server stands, the log says why. `credential`, `scope` or `unauthorized`: a tenant has to connect its account.",
     ),
     (
         "mcp_connections",
         &["server", "outcome"],
         "connections",
         "`opened` that grows steadily: the server ends again and again; the log has its last words. `failed`: as for `reveille_mcp_server_up`.",
+    ),
+    (
+        "mcp_questions",
+        &["server", "outcome"],
+        "questions",
+        "`asked` waits for people. `refused`: the server asks for a secret in a form, for what is not offered here, or beyond a bound; the run's transcript says which. `unplaced`: it asked in the middle of one of several calls without saying of which; `repeats_for_input` or streamable HTTP mends it.",
     ),
     (
         "mcp_server_up",
@@ -176,7 +182,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "mcp_tools",
         &["server", "state"],
         "tools",
-        "`set_aside` above 0: `reveille check` and the log name them, and why.",
+        "`set_aside` above 0: `reveille check` and the log name them, and why. `waiting` above 0: `reveille tool list` names them.",
     ),
     (
         "model_cost_micros",

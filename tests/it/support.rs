@@ -28,6 +28,7 @@ pub mod slow_model;
 pub mod smtp;
 pub mod sqlite;
 pub mod sse;
+pub mod stepped_clock;
 pub mod talking_model;
 pub mod tls;
 pub mod websocket;

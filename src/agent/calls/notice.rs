@@ -22,6 +22,16 @@ pub fn answered_notice(given: &Value) -> ResultNotice {
     notice(ResultNoticeKind::Answered, &format!("The user answered: {given}"))
 }
 
+/// Tells that a person has done at another place, and not in a form, what they were asked for.
+pub fn done_notice() -> ResultNotice {
+    notice(ResultNoticeKind::Answered, "The user said that what the server asked for is done.")
+}
+
+/// Tells that a person did not want to answer a server.
+pub fn declined_notice() -> ResultNotice {
+    notice(ResultNoticeKind::Answered, "The user declined to answer the server.")
+}
+
 /// Tells in which data file all of the result is.
 pub fn data_file_notice(id: Uuid, bytes: usize, media_type: &str) -> ResultNotice {
     let text = format!(
@@ -74,12 +84,16 @@ mod tests {
         let all = [
             repetition_notice("Stop."),
             answered_notice(&json!({ "party": 4 })),
+            declined_notice(),
+            done_notice(),
             edited_notice(&json!({ "text": "one\n\n[Data file none" })),
             data_file_notice(Uuid::nil(), 7, "text/plain"),
             no_data_file_notice("it is full"),
         ];
         let expected = [
             "The user answered: {\"party\":4}",
+            "The user declined to answer the server.",
+            "The user said that what the server asked for is done.",
             "The user changed the arguments before approving: {\"text\":\"one\\n\\n[Data file none\"}",
             "[Data file 00000000-0000-0000-0000-000000000000: all 7 bytes of this result, text/plain. Read parts of it with \
              read_data_file.]",

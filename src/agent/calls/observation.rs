@@ -1,6 +1,7 @@
 //! Failures of calls, in the words in which the model is told of them.
 
-use crate::ports::tool::registry::{not_listed, unknown_tool};
+use crate::ports::tool::absence::{ToolAbsence, tool_changed};
+use crate::ports::tool::registry::unknown_tool;
 use crate::ports::tool::{ToolError, ToolFailure, ToolRegistry};
 
 /// Calls of one turn that are carried out; the others are refused.
@@ -31,15 +32,16 @@ pub fn unknown_outcome_error() -> ToolError {
     ToolError::for_model(ToolFailure::ExecutionError, "outcome_unknown", message)
 }
 
-/// A call of a tool that the run may not call, or that is not there. An MCP server may list its tool no more, or not
-/// yet: where the call has `begun` before, it may have had its effect.
+/// A call of a tool that the run may not call, or that is not there. An MCP server may list its tool no more, not yet,
+/// or with a definition that waits to be accepted: where the call has `begun` before, it may have had its effect.
 pub fn absent_tool_error(tool: &str, tools: &ToolRegistry, offered: &[&str], begun: bool) -> ToolError {
-    match tools.is_unlisted(tool) {
-        false => unknown_tool(tool, offered.iter().copied()),
-        true if begun => unknown_outcome_error(),
-        true => ToolError::Unsent {
-            code: "mcp_unavailable".to_owned(),
-            message: format!("{}; the call was not sent", not_listed(tool)),
+    match tools.absence(tool) {
+        None => unknown_tool(tool, offered.iter().copied()),
+        Some(_) if begun => unknown_outcome_error(),
+        Some(ToolAbsence::NotAccepted) => tool_changed(tool),
+        Some(unlisted @ ToolAbsence::Unlisted) => ToolError::Unsent {
+            code: unlisted.code().to_owned(),
+            message: format!("{}; the call was not sent", unlisted.message(tool)),
         },
     }
 }
@@ -58,16 +60,20 @@ pub fn call_line(call_id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::tool::registry::fixture::listed_tool;
 
     #[test]
     fn call_of_a_tool_that_its_server_does_not_list_may_have_had_its_effect_where_it_has_begun() {
-        let tools = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]);
+        let waiting = [listed_tool("github.close")];
+        let tools = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]).with_waiting(waiting);
         let told = |tool: &str, begun: bool| {
             let error = absent_tool_error(tool, &tools, &["look"], begun);
             (error.code().to_owned(), error.is_unsent())
         };
         assert_eq!(told("github.search", false), ("mcp_unavailable".to_owned(), true));
         assert_eq!(told("github.search", true), ("outcome_unknown".to_owned(), false));
+        assert_eq!(told("github.close", false), ("mcp_tool_changed".to_owned(), false));
+        assert_eq!(told("github.close", true), ("outcome_unknown".to_owned(), false));
         for begun in [false, true] {
             assert_eq!(told("search", begun), told("gitlab.search", begun));
             assert!(!told("search", begun).1);

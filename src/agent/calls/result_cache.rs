@@ -56,7 +56,8 @@ struct CachedResult {
 impl CacheableCall {
     /// The call of this tool, where its result may be kept.
     async fn of(tool: &RegisteredTool, context: &ToolContext, arguments: &Value) -> Option<CacheableCall> {
-        if !tool.policy.cache {
+        // an answer that a person has given is for one call alone
+        if !tool.policy.cache || context.continuation.is_some() {
             return None;
         }
         // where this can't be told, the call itself says why

@@ -4,15 +4,14 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::calls::notice::answered_notice;
-use crate::agent::checkpoint::run_error;
 use crate::agent::consent::{Consent, QuestionStanding, definition_hash};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovedCallStart, Category, Consequence, InputForm, OpenQuestion, Proposal, QuestionKind,
+    Approval, ApprovalChoice, Category, Consequence, InputForm, OpenQuestion, Proposal, QuestionKind,
 };
 use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{ResultNotice, RunError, ToolCall};
-use crate::ports::tool::ToolError;
 use crate::ports::tool::registry::RegisteredTool;
+use crate::ports::tool::{Definition, ToolError};
 
 /// Result of the check for missing arguments.
 pub enum InputVerdict {
@@ -48,7 +47,8 @@ impl Consent<'_> {
         let form = self.compute.run_if_costly(self.tenant, steps, move || form.input(&arguments)).await;
         let form = form.map_err(|panicked| RunError::fail("panicked", panicked.to_string()))?;
         let Some(form) = form else { return ready() };
-        Ok(InputVerdict::Ask(Box::new(self.input_question((turn, id), call, tool, form))))
+        let proposal = self.input_proposal(tool.definition(), form);
+        Ok(InputVerdict::Ask(Box::new(self.input_question((turn, id), call, proposal))))
     }
 
     /// A call for which a person was asked.
@@ -67,26 +67,19 @@ impl Consent<'_> {
             let message = format!("the fields of `{}` have changed since a person was asked for them", call.name);
             return Err(RunError::fail(SCHEMA_CHANGED, message));
         }
-        let digest = question.decided_digest.as_deref().unwrap_or_default();
-        let begun = match self.store.begin(question.id, digest).await.map_err(run_error)? {
-            ApprovedCallStart::Refused => return Ok(InputVerdict::Wait(question.open_question())),
-            begun => Some(begun == ApprovedCallStart::Before),
-        };
+        let begun = self.begin_continuation(question).await?;
+        if begun.is_none() {
+            return Ok(InputVerdict::Wait(question.open_question()));
+        }
         let (args, asked) = (question.arguments().clone(), &question.proposal.arguments);
         let notice = Some(answered_notice(&given(&args, asked)));
         Ok(InputVerdict::Ready { call: ToolCall { args, ..call.clone() }, notice, begun })
     }
 
-    fn input_question(
-        &self,
-        (turn, id): (i64, Uuid),
-        call: &ToolCall,
-        tool: &RegisteredTool,
-        form: InputForm,
-    ) -> Approval {
-        let definition = tool.definition();
+    /// The question for what a form has, about a call of the tool with this definition.
+    pub(super) fn input_proposal(&self, definition: &Definition, form: InputForm) -> Proposal {
         let settings = self.policy.settings();
-        let proposal = Proposal {
+        Proposal {
             kind: QuestionKind::Input,
             tool: definition.name.clone(),
             version: definition.version.clone(),
@@ -96,6 +89,7 @@ impl Consent<'_> {
             arguments: form.values,
             parameters: form.parameters,
             lacks: form.lacks,
+            server: None,
             category: Category::Internal,
             consequence: Consequence::Low,
             reasons: Vec::new(),
@@ -112,7 +106,11 @@ impl Consent<'_> {
             undo_seconds: None,
             precheck: None,
             timeout_seconds: settings.timeout_minutes * 60,
-        };
+        }
+    }
+
+    /// A question about a call that is put now. The batch is given to all questions of one turn together.
+    pub(super) fn input_question(&self, (turn, id): (i64, Uuid), call: &ToolCall, proposal: Proposal) -> Approval {
         Approval::asked(
             (id, Uuid::nil()),
             self.identity(turn, call),

@@ -55,7 +55,9 @@ fn recalled_by<'a>(incoming: &'a AgentRequest, tools: &ToolRegistry) -> Option<&
     match tools.offer(Some(tenant), limits, recall.definition()) {
         Ok(()) => Some(incoming.about.as_deref().unwrap_or(&incoming.text)),
         Err(NotOffered::DeniedByLimits | NotOffered::Deprecated) => Some(""),
-        Err(NotOffered::Removed | NotOffered::DeniedByOperator | NotOffered::DeniedForTenant) => None,
+        Err(
+            NotOffered::Removed | NotOffered::NotAccepted | NotOffered::DeniedByOperator | NotOffered::DeniedForTenant,
+        ) => None,
     }
 }
 

@@ -140,7 +140,10 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
     print_run(&run, false, screen)?;
     print_tool_calls(&run["result"], screen)?;
     transcript::print(&entries, screen)?;
-    Ok(())
+    match run["inputs"].as_array() {
+        Some(inputs) if !inputs.is_empty() => answer::print_inputs(&run, screen),
+        _ => Ok(()),
+    }
 }
 
 async fn act(args: OneArgs, verb: &str, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

@@ -1,9 +1,14 @@
-//! `reveille tool`: tools that there are, and whether a model is offered them.
+//! `reveille tool`: tools that there are, whether a model is offered them, and calls to try them.
+
+mod accept;
+mod call;
+mod shown;
 
 use serde_json::{Value, json};
 
 use crate::base::unicode_safety::{escape_hidden, on_one_line};
 use crate::cli::client::given_filters;
+use crate::cli::remote::tool::shown::{show_difference, told_of};
 use crate::cli::screen::text_of;
 use crate::cli::{Client, Screen, ServiceArgs, typed};
 use crate::config::Environment;
@@ -14,13 +19,19 @@ Examples:
   reveille tool list                      all tools, and which of them any model is offered
   reveille tool list --agent booker       what `booker` is offered, and why not the others
   reveille tool list --task 0193f7a2-…    what the model of a task is offered
-  reveille tool show github.create_issue  its description and parameters, as models see them")]
+  reveille tool show github.create_issue  its description and parameters, as models see them
+  reveille tool accept --server github    the new and changed definitions of that MCP server
+  reveille tool call current_time --args '{\"timezone\": \"Europe/Berlin\"}' --tenant ann")]
 pub enum Command {
     /// List tools, each with whether a model is offered it, and why not
     #[command(alias = "ls")]
     List(ListArgs),
     /// Show a tool with its description and its parameters, and whether a model is offered it
     Show(ShowArgs),
+    /// Accept the new or changed definitions of tools of MCP servers, which nobody is offered until then
+    Accept(accept::AcceptArgs),
+    /// Call a tool, to see what it does
+    Call(call::CallArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -54,6 +65,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::List(args) => list(args, environment, screen).await,
         Command::Show(args) => show(args, environment, screen).await,
+        Command::Accept(args) => accept::run(args, environment, screen).await,
+        Command::Call(args) => call::run(args, environment, screen).await,
     }
 }
 
@@ -83,7 +96,8 @@ async fn show(args: ShowArgs, environment: &Environment, screen: &mut Screen) ->
     }
     let word = |field: &str| on_one_line(&text_of(&tool[field]));
     let yes_or_no = |field: &str| if tool[field] == true { "yes" } else { "no" }.to_owned();
-    Ok(screen.facts(&[
+    let pin = &tool["pin"];
+    screen.facts(&[
         ("name", word("name")),
         ("source", word("source")),
         ("status", word("status")),
@@ -94,7 +108,11 @@ async fn show(args: ShowArgs, environment: &Environment, screen: &mut Screen) ->
         ("consequence", word("consequence")),
         ("always asks", yes_or_no("requires_confirmation")),
         ("repeatable", yes_or_no("idempotent")),
+        ("definition", text_of(&pin["state"])),
+        ("accepted", told_of(pin, "accepted", "accepted_at")),
+        ("waiting", told_of(pin, "waiting", "waiting_since")),
         ("description", escape_hidden(text_of(&tool["description"]).trim())),
         ("parameters", escape_hidden(&format!("{:#}", tool["parameters"]))),
-    ])?)
+    ])?;
+    show_difference(pin, screen)
 }

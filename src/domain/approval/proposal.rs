@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::words::is_default;
-use crate::domain::approval::{ApprovalChoice, Category, Consequence, FieldFault, OnExpiry, QuestionKind, ReasonCode};
+use crate::domain::approval::{
+    ApprovalChoice, Category, Consequence, FieldFault, OnExpiry, QuestionKind, ReasonCode, ServerQuestion,
+};
 
 /// The longest undo window that a tool may declare, in seconds.
 pub const LONGEST_UNDO: u64 = 24 * 3600;
@@ -48,6 +50,9 @@ pub struct Proposal {
     /// Fields that are missing or invalid. Empty: summary and description are told as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<FieldFault>,
+    /// The question of an MCP server in the middle of the call; `None`: no server asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerQuestion>,
     /// Category in the tool's definition.
     pub category: Category,
     /// Consequence in the tool's definition.
@@ -98,15 +103,25 @@ pub fn digest(of: &ProposalIdentity, tool: &str, version: &str, definition: &str
     }))
 }
 
-/// SHA-256 over canonical JSON (RFC 8785), in hexadecimal, of the value as it is stored: the databases take no NUL and
-/// keep U+FFFD in its place, and what was hashed before it was stored has to have the same hash when it is read.
-pub fn canonical_hash(value: &Value) -> String {
+/// Canonical JSON (RFC 8785) of the value as it is stored: the databases take no NUL and keep U+FFFD in its place, and
+/// what was hashed before it was stored has to have the same hash when it is read.
+pub fn canonical_text(value: &Value) -> String {
     let canonical = |value| serde_json_canonicalizer::to_string(value).expect("a JSON value is JSON");
-    let mut text = canonical(value);
+    let text = canonical(value);
     // a backslash of the value itself looks like it, too; then this changes nothing
-    if text.contains("\\u0000") {
-        text = canonical(&without_nul(value));
+    match text.contains("\\u0000") {
+        true => canonical(&without_nul(value)),
+        false => text,
     }
+}
+
+/// SHA-256 over [`canonical_text`], in hexadecimal.
+pub fn canonical_hash(value: &Value) -> String {
+    text_hash(&canonical_text(value))
+}
+
+/// SHA-256 over a text, in hexadecimal.
+pub fn text_hash(text: &str) -> String {
     hex::encode(hash(&SHA256, text.as_bytes()))
 }
 
@@ -128,9 +143,26 @@ impl Proposal {
         self.kind == QuestionKind::Input
     }
 
-    /// The digest of this call with these arguments.
+    /// Whether an MCP server asks in the middle of the call.
+    pub fn is_of_server(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Whether a person may decide so. A server may always be told no, which is in no stored `options`.
+    pub fn offers(&self, choice: ApprovalChoice) -> bool {
+        match choice {
+            ApprovalChoice::Decline => self.is_of_server(),
+            choice => self.options.contains(&choice),
+        }
+    }
+
+    /// The digest of this call with these arguments. The question of a server is part of what was shown.
     pub fn digest(&self, of: &ProposalIdentity, arguments: &Value) -> String {
-        digest(of, &self.tool, &self.version, &self.definition, arguments)
+        let definition = match &self.server {
+            Some(server) => &format!("{}|{}", self.definition, canonical_hash(&json!(server))),
+            None => &self.definition,
+        };
+        digest(of, &self.tool, &self.version, definition, arguments)
     }
 
     /// For how long the call is held before it runs; `None`: not at all.
@@ -153,6 +185,7 @@ pub fn undo_window(seconds: Option<u64>) -> Option<TimeDelta> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::approval::{Approval, ApprovalStatus, ServerAnswer, test_question};
 
     const CALL: ProposalIdentity =
         ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(7), turn: 2, call_id: "call_1" };
@@ -178,6 +211,14 @@ mod tests {
     }
 
     #[test]
+    fn hash_is_that_of_the_canonical_text_without_nul() {
+        let value = json!({ "b": ["x\0", 100.0], "a": "\\u0000" });
+        let text = canonical_text(&value);
+        assert_eq!(text, "{\"a\":\"\\\\u0000\",\"b\":[\"x\u{FFFD}\",100]}");
+        assert_eq!(text_hash(&text), canonical_hash(&value));
+    }
+
+    #[test]
     fn whatever_is_different_makes_another_digest() {
         let arguments = json!({ "to": "ann" });
         let one = digest(&CALL, "send", "1.0.0", "d", &arguments);
@@ -192,5 +233,68 @@ mod tests {
             digest(&CALL, "send", "1.0.0", "d", &json!({ "to": "bob" })),
         ];
         assert!(others.iter().all(|other| *other != one && other.len() == 64));
+    }
+
+    /// A question about a call that a server asks in this round, with these words.
+    fn of_server(message: &str, round: u32) -> Approval {
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        let asked = test_question("Deploy?", now, now);
+        let server = json!({
+            "server": "github",
+            "parts": [{ "key": "sure", "message": message, "mode": "form",
+                        "fields": [{ "name": "sure", "field": "sure" }] }],
+            "continuation": { "kind": "continue", "round": round, "request_state": "cw==" },
+        });
+        let server = serde_json::from_value(server).expect("a question");
+        let options = vec![ApprovalChoice::Edit, ApprovalChoice::Cancel];
+        let proposal = Proposal { kind: QuestionKind::Input, server: Some(server), options, ..asked.proposal.clone() };
+        let digest = proposal.digest(&asked.identity(), &proposal.arguments);
+        Approval { proposal, digest, ..asked }
+    }
+
+    #[test]
+    fn digest_of_a_server_question_is_that_of_its_words_and_its_round() {
+        let asked = of_server("Deploy to prod?", 1);
+        let plain = Proposal { server: None, ..asked.proposal.clone() };
+        let digests = [
+            asked.digest.clone(),
+            of_server("Deploy to test?", 1).digest,
+            of_server("Deploy to prod?", 2).digest,
+            plain.digest(&asked.identity(), &plain.arguments),
+        ];
+        let distinct: std::collections::BTreeSet<&String> = digests.iter().collect();
+        assert_eq!(distinct.len(), digests.len(), "{digests:?}");
+        let read: Proposal = serde_json::from_value(json!(asked.proposal)).expect("a proposal");
+        assert_eq!(read.digest(&asked.identity(), &read.arguments), asked.digest, "as it is read back");
+    }
+
+    #[test]
+    fn server_may_be_told_no_and_nobody_else_and_no_is_in_no_stored_options() {
+        let asked = of_server("Deploy?", 1);
+        let plain = Proposal { server: None, ..asked.proposal.clone() };
+        let offered = |proposal: &Proposal| {
+            use ApprovalChoice::{Approve, Cancel, Decline, Edit};
+            [Approve, Edit, Cancel, Decline].map(|choice| proposal.offers(choice))
+        };
+        assert_eq!(offered(&asked.proposal), [false, true, true, true]);
+        assert_eq!(offered(&plain), [false, true, true, false]);
+        assert_eq!(json!(asked.proposal)["options"], json!(["edit", "cancel"]));
+    }
+
+    #[test]
+    fn server_gets_an_answer_only_by_a_decision_that_lets_the_call_go_on() {
+        let asked = of_server("Deploy?", 1);
+        let given = json!({ "sure": true });
+        let answer = |status: ApprovalStatus, modifications: Option<Value>| {
+            Approval { status, modifications, ..asked.clone() }.server_answer()
+        };
+        assert_eq!(answer(ApprovalStatus::Edited, Some(given.clone())), Some(ServerAnswer::Accept(given.clone())));
+        assert_eq!(answer(ApprovalStatus::Approved, None), Some(ServerAnswer::Decline));
+        for status in [ApprovalStatus::Pending, ApprovalStatus::Cancelled, ApprovalStatus::Expired] {
+            assert_eq!(answer(status, None), None, "{status:?}");
+        }
+        let plain = Proposal { server: None, ..asked.proposal.clone() };
+        let edited = Approval { proposal: plain, status: ApprovalStatus::Edited, modifications: Some(given), ..asked };
+        assert_eq!(edited.server_answer(), None, "no server has asked");
     }
 }

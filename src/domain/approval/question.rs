@@ -34,7 +34,7 @@ pub struct OpenQuestion {
 }
 
 /// The part of a call that only a person can supply.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputForm {
     /// The question, in a sentence.
     pub question: String,

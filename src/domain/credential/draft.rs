@@ -13,7 +13,9 @@ use utoipa::PartialSchema;
 use crate::base::invalid::{ValidationErrors, bounded, did_you_mean, escape, unknown_fields};
 use crate::base::json::typed::field_names;
 use crate::base::secret::{Secret, erase};
-use crate::domain::credential::{ClientAuth, Credential, DOCUMENT_BYTES, DOCUMENT_TEXTS, Inject, InjectForm, OAuth};
+use crate::domain::credential::{
+    ClientAuth, Credential, DOCUMENT_BYTES, DOCUMENT_TEXTS, Inject, InjectForm, MISSED_SCOPES, OAuth,
+};
 
 pub use fit::check_places;
 pub use hosts::split_port;
@@ -22,7 +24,7 @@ pub use new_credential::NewCredential;
 /// Longest text among the fields beside the document, in characters.
 const TEXT_LENGTH: usize = 2_048;
 /// How many scopes an OAuth client may ask for.
-const SCOPES: usize = 100;
+pub const SCOPES: usize = 100;
 
 /// A credential as it was asked for.
 #[derive(Debug, Clone)]
@@ -73,9 +75,12 @@ impl CredentialDraft {
         if !self.hosts.iter().all(|host| hosts::covers(&stored.hosts, host)) {
             faults.add("/hosts", "send the document again: without it hosts can be taken away, and none be added");
         }
-        let place = |oauth: &OAuth| (oauth.provider.clone(), oauth.token_url.clone(), oauth.client_id.clone());
+        let place = |oauth: &OAuth| {
+            (oauth.provider.clone(), oauth.issuer.clone(), oauth.token_url.clone(), oauth.client_id.clone())
+        };
         if self.oauth.is_some() && self.oauth.as_ref().map(place) != stored.oauth.as_ref().map(place) {
-            let why = "send the document again: without it `provider`, `token_url` and `client_id` stay as they are";
+            let why = "send the document again: without it `provider`, `issuer`, `token_url` and `client_id` stay as \
+                       they are";
             faults.add("/oauth", why);
         }
         faults.into_result(())
@@ -198,19 +203,27 @@ fn read_oauth(oauth: &Value, faults: &mut ValidationErrors) -> Option<OAuth> {
     refuse_unknown::<OAuth>(fields, place, faults);
     let mut part = |name: &str| text(fields, place, name, faults);
     let (provider, token_url, client_id) = (part("provider"), part("token_url"), part("client_id"));
+    let issuer = part("issuer");
     let ways = ClientAuth::ALL.map(|way| (way.as_str(), way));
     let client_auth = word(fields, place, "client_auth", &ways, faults);
     match (&provider, &token_url, &client_id) {
         (Some(_), None, None) | (None, Some(_), Some(_)) => {}
+        // as it was connected
+        (Some(_), None, Some(_)) if issuer.is_some() => {}
         (Some(_), ..) => {
             faults.add(place, "has a `provider`, which brings its own `token_url` and `client_id`; leave those out");
         }
         _ => faults.add(place, "needs `provider`, or both `token_url` and `client_id`"),
     }
+    if issuer.is_some() && provider.is_none() {
+        faults.add("/oauth/issuer", "goes with a `provider`; leave it out");
+    }
     if token_url.as_deref().is_some_and(|url| !is_plain_url(url)) {
         faults.add("/oauth/token_url", "must be an http or https address without user, password or fragment");
     }
-    Some(OAuth { provider, token_url, client_id, client_auth, scopes: scopes(fields, faults) })
+    let mut list = |name: &str, most: usize| scopes(fields, (name, most), faults);
+    let (scopes, missed_scopes) = (list("scopes", SCOPES), list("missed_scopes", MISSED_SCOPES));
+    Some(OAuth { provider, issuer, token_url, client_id, client_auth, scopes, missed_scopes })
 }
 
 fn is_plain_url(text: &str) -> bool {
@@ -225,17 +238,18 @@ fn is_plain_url(text: &str) -> bool {
 }
 
 /// RFC 6749, appendix A.4: a scope is of printable ASCII without blank, quote and backslash.
-fn scopes(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> Vec<String> {
-    let Some(scopes) = present(fields, "scopes") else { return vec![] };
+fn scopes(fields: &Map<String, Value>, (name, most): (&str, usize), faults: &mut ValidationErrors) -> Vec<String> {
+    let Some(scopes) = present(fields, name) else { return vec![] };
     let scope = |value: &Value| {
         let text = value.as_str()?;
         let fine = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
         (!text.is_empty() && text.len() <= 200 && text.chars().all(fine)).then(|| text.to_owned())
     };
     let read: Option<Vec<String>> =
-        scopes.as_array().filter(|list| list.len() <= SCOPES).and_then(|list| list.iter().map(scope).collect());
+        scopes.as_array().filter(|list| list.len() <= most).and_then(|list| list.iter().map(scope).collect());
     read.unwrap_or_else(|| {
-        faults.add("/oauth/scopes", format!("must be a list of at most {SCOPES} scopes, such as [\"mail.read\"]"));
+        let why = format!("must be a list of at most {most} scopes, such as [\"mail.read\"]");
+        faults.add(format!("/oauth/{name}"), why);
         vec![]
     })
 }
@@ -339,7 +353,7 @@ mod tests {
         assert_eq!(faults(hosts(51))[0].0, "/hosts");
         let taken = |count: usize| {
             let (fields, mut faults) = (json!({ "scopes": vec!["mail.read"; count] }), ValidationErrors::new());
-            (scopes(fields.as_object().unwrap(), &mut faults).len(), faults.0.len())
+            (scopes(fields.as_object().unwrap(), ("scopes", SCOPES), &mut faults).len(), faults.0.len())
         };
         assert_eq!((taken(SCOPES), taken(SCOPES + 1)), ((SCOPES, 0), (0, 1)));
     }
@@ -365,6 +379,8 @@ mod tests {
             (json!({}), "/oauth"),
             (json!({ "token_url": "https://id.example.org/" }), "/oauth"),
             (json!({ "provider": "google", "client_id": "c" }), "/oauth"),
+            (json!({ "provider": "google", "token_url": "https://x", "client_id": "c", "issuer": "i" }), "/oauth"),
+            (json!({ "token_url": "https://x", "client_id": "c", "issuer": "i" }), "/oauth/issuer"),
             (json!({ "token_url": "ftp://x", "client_id": "c" }), "/oauth/token_url"),
             (json!({ "token_url": "https://u:canary@x.example", "client_id": "c" }), "/oauth/token_url"),
             (json!({ "provider": "google", "scopes": ["a b"] }), "/oauth/scopes"),

@@ -8,6 +8,9 @@ use uuid::Uuid;
 
 use crate::domain::notification::NoticeKind;
 
+/// Characters of a definition's hash in a key.
+const DEFINITION_CHARS: usize = 12;
+
 /// Key of a run's result or failure: a run tells one of them.
 pub fn run_result(run: Uuid) -> String {
     format!("run:{run}:result")
@@ -58,6 +61,12 @@ pub fn credential_ended(credential: Uuid, generation: i64) -> String {
     notice(NoticeKind::Credential, credential, generation)
 }
 
+/// That the definition of a tool has changed; `hash` is the new one's.
+pub fn tool_changed(tool: &str, hash: &str) -> String {
+    let definition: String = hash.chars().take(DEFINITION_CHARS).collect();
+    format!("notice:{}:{tool}:{definition}", NoticeKind::ToolChanged.as_str())
+}
+
 /// The digest that a recipient gets on a channel at an instant.
 pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
     format!("digest:{channel}:{}", at.to_rfc3339_opts(SecondsFormat::Millis, true))
@@ -66,4 +75,16 @@ pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
 /// A code that proves an address of a channel.
 pub fn code(channel: &str, id: Uuid) -> String {
     format!("code:{channel}:{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_of_a_changed_tool_is_that_of_its_definition() {
+        let key = tool_changed("github.merge", "0123456789abcdef");
+        assert_eq!(key, "notice:tool_changed:github.merge:0123456789ab");
+        assert_ne!(tool_changed("github.merge", "ffff"), key);
+    }
 }

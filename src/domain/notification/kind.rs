@@ -85,6 +85,8 @@ words! {
         ZoneRules = "zone_rules",
         /// An expression of the task looks for a field that is not there.
         MissingField = "missing_field",
+        /// A tool that the task names is new or changed, and waits for the operator.
+        ToolChanged = "tool_changed",
         /// Of a budget of the day, most is used.
         BudgetWarning = "budget_warning",
         /// A budget of the day is used up.

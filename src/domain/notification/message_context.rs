@@ -45,9 +45,9 @@ impl Purpose {
 
     /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a
     /// condition polls fails, answers again; a task fires at other instants because the rules of its time zone have
-    /// changed; an expression of a task looks for a field that is not there; of a budget of the day most is used, or
-    /// all.
-    pub const NOTICES: [&str; 10] = [
+    /// changed; an expression of a task looks for a field that is not there; a tool that a task names is new or
+    /// changed; of a budget of the day most is used, or all.
+    pub const NOTICES: [&str; 11] = [
         "credential",
         "failing",
         "paused",
@@ -56,6 +56,7 @@ impl Purpose {
         "poll_recovered",
         "zone_rules",
         "missing_field",
+        "tool_changed",
         "budget_warning",
         "budget_used_up",
     ];

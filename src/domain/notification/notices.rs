@@ -1,6 +1,8 @@
 //! The words of notices: what the owner of a task is told about it, in their language. They are written when it
 //! happens, and kept with the delivery.
 
+mod tool_changed;
+
 use chrono::{DateTime, Utc};
 
 use crate::base::expr::MissingField;
@@ -9,6 +11,8 @@ use crate::domain::task::Task;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::condition::{ConditionNotice, PollFailures};
 use crate::domain::trigger::zone::{Zone, ZoneRelease};
+
+pub use tool_changed::tool_changed;
 
 /// The notice to the owner of a condition about its poll: the subject as data with the key, and subject and text.
 pub fn of_poll(

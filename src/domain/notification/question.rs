@@ -139,6 +139,7 @@ impl ApprovalQuestion {
             json!({
                 "id": item.id, "kind": item.proposal.kind, "tool": item.proposal.tool, "summary": item.proposal.summary, "digest": item.digest,
                 "status": item.status, "expires_at": time(item.expires_at), "hold_until": item.hold_until.map(time),
+                "server": item.proposal.server.as_ref().map(|server| &server.server), "hosts": hosts(&item.proposal),
             })
         };
         json!({
@@ -190,8 +191,13 @@ impl ApprovalQuestion {
     }
 }
 
-/// The question in a sentence. The fields that a call lacks are asked for in the language of the message.
+/// The question in a sentence. The fields that a call lacks are asked for in the language of the message, and a server
+/// that asks is named before its words.
 fn summary_in(proposal: &Proposal, language: MessageLanguage) -> Cow<'_, str> {
+    if let Some(asked) = &proposal.server {
+        let asks = language.pick("asks", "fragt");
+        return Cow::Owned(format!("{} {asks}: {}", asked.server, without_addresses(&proposal.summary, language)));
+    }
     match language {
         MessageLanguage::German if !proposal.lacks.is_empty() => {
             let names: Vec<&str> = proposal.lacks.iter().map(|one| one.name.as_str()).collect();
@@ -199,6 +205,20 @@ fn summary_in(proposal: &Proposal, language: MessageLanguage) -> Cow<'_, str> {
         }
         MessageLanguage::English | MessageLanguage::German => Cow::Borrowed(&proposal.summary),
     }
+}
+
+/// The words of a server without the addresses in them: the page shows where it sends a person, and a message does not.
+fn without_addresses(text: &str, language: MessageLanguage) -> String {
+    let is_address = |word: &str| word.contains("://") || word.to_ascii_lowercase().contains("www.");
+    let address = language.pick("[address]", "[Adresse]");
+    let shown = |word| if is_address(word) { address } else { word };
+    text.split_whitespace().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+/// Hosts to which a server sends the person.
+fn hosts(proposal: &Proposal) -> Vec<&str> {
+    let asked = proposal.server.as_ref();
+    asked.into_iter().flat_map(|asked| asked.links()).map(|(_, host)| host).collect()
 }
 
 fn count_text(count: usize, language: MessageLanguage) -> String {
@@ -263,6 +283,7 @@ mod tests {
                 "items": [{
                     "id": item.id, "kind": "approval", "tool": "pay", "summary": "Pay 5 to bob", "digest": item.digest,
                     "status": "pending", "expires_at": "2027-03-01T08:30:00.000Z", "hold_until": null,
+                    "server": null, "hosts": [],
                 }],
             })
         );
@@ -289,6 +310,29 @@ mod tests {
         let told = |language| asked.template_data(Tz::UTC, language).items.remove(0);
         assert_eq!(told(MessageLanguage::English), "How many?", "as it was put");
         assert_eq!(told(MessageLanguage::German), "pay muss noch wissen: party");
+    }
+
+    #[test]
+    fn question_of_a_server_names_it_and_no_address_of_it_is_sent() {
+        let url = "https://login.example.org/device?code=8";
+        let mut asked = asking(&["Log in at https://evil.example/ or WWW.evil.example,\nplease"]);
+        asked.items[0].proposal.kind = crate::domain::approval::QuestionKind::Input;
+        asked.items[0].proposal.server = serde_json::from_value(json!({
+            "server": "github",
+            "parts": [{ "key": "k", "message": "Log in", "mode": "url", "url": url, "host": "login.example.org" }],
+            "continuation": { "kind": "continue", "round": 1, "request_state": "cy1wcm9k" },
+        }))
+        .unwrap();
+        let told = |language| asked.template_data(Tz::UTC, language).items.remove(0);
+        assert_eq!(told(MessageLanguage::English), "github asks: Log in at [address] or [address] please");
+        assert_eq!(told(MessageLanguage::German), "github fragt: Log in at [Adresse] or [Adresse] please");
+        let data = asked.data("ann", None);
+        let item = &data["items"][0];
+        assert_eq!((&item["server"], &item["hosts"]), (&json!("github"), &json!(["login.example.org"])));
+        for hidden in ["device", "cy1wcm9k"] {
+            assert!(!data.to_string().contains(hidden), "{data}");
+        }
+        assert_eq!(asked.purpose(MessageKind::Ask), "input");
     }
 
     #[test]

@@ -73,6 +73,26 @@ pub enum StreamEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         agent: Option<String>,
     },
+    /// A tool tells how far its call is. It is told while it happens, and not again after a break.
+    ToolProgress {
+        /// The model's turn.
+        turn: i64,
+        /// Name of the tool.
+        tool: String,
+        /// The model's id of the call.
+        id: String,
+        /// How much is done, in a unit of the tool's.
+        progress: f64,
+        /// How much there is to do, in this unit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<f64>,
+        /// The tool's words about it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+        /// The configured agent that has called, where it is not the run's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<String>,
+    },
     /// The run changes its state.
     StateChange {
         /// The new state.
@@ -109,6 +129,9 @@ pub enum StreamEvent {
         question: String,
         /// JSON Schema of the fields.
         fields: Value,
+        /// The MCP server that asks in the middle of the call; absent where none does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        server: Option<String>,
     },
     /// A call can't be executed as it is, or a verifier has found something about an answer.
     ToolWarning {
@@ -183,7 +206,9 @@ impl StreamEvent {
             StreamEvent::MessageStart { .. } | StreamEvent::MessageChunk { .. } | StreamEvent::MessageEnd { .. } => {
                 return None;
             }
-            StreamEvent::ToolCallStart { agent, .. } | StreamEvent::ToolResult { agent, .. } => {
+            StreamEvent::ToolCallStart { agent, .. }
+            | StreamEvent::ToolResult { agent, .. }
+            | StreamEvent::ToolProgress { agent, .. } => {
                 // that of an agent further in has its name
                 agent.get_or_insert_with(|| name.to_owned());
             }
@@ -207,7 +232,8 @@ impl StreamEvent {
         let (approval_id, turn, tool, id) = (*approval_id, *turn, proposal.tool.clone(), call_id.clone());
         if proposal.is_input() {
             let (question, fields) = (proposal.summary.clone(), proposal.parameters.clone());
-            return StreamEvent::InputRequired { input_id: approval_id, turn, tool, id, question, fields };
+            let server = proposal.server.as_ref().map(|asked| asked.server.clone());
+            return StreamEvent::InputRequired { input_id: approval_id, turn, tool, id, question, fields, server };
         }
         match proposal.undo_window().filter(|_| proposal.is_auto_approved()) {
             None => StreamEvent::ApprovalRequired { approval_id, turn, tool, id, summary: proposal.summary.clone() },
@@ -227,6 +253,7 @@ impl StreamEvent {
             StreamEvent::MessageEnd { .. } => "message_end",
             StreamEvent::ToolCallStart { .. } => "tool_call_start",
             StreamEvent::ToolResult { .. } => "tool_result",
+            StreamEvent::ToolProgress { .. } => "tool_progress",
             StreamEvent::StateChange { .. } => "state_change",
             StreamEvent::ApprovalRequired { .. } => "approval_required",
             StreamEvent::InputRequired { .. } => "input_required",

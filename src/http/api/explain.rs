@@ -18,7 +18,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::token::Permission;
-use crate::domain::approval::{Approval, ApprovalStatus};
+use crate::domain::approval::{Approval, ApprovalStatus, ServerQuestion};
 use crate::domain::notification::{Delivery, dedupe};
 use crate::domain::quota::REASON_QUOTA;
 use crate::domain::run::outcome::REASON_BUDGET;
@@ -200,7 +200,10 @@ fn state_sentence(run: &Run, approvals: &[Approval]) -> String {
     match run.state {
         RunState::Queued => "It waits for its instant, for a worker, or for a run before it.".into(),
         RunState::Running => format!("It is being executed since{}.", ends(run.started_at).replacen(" at", "", 1)),
-        RunState::WaitingForInput => "It waits until a person supplies what is missing.".into(),
+        RunState::WaitingForInput => match open.clone().find_map(|approval| approval.proposal.server.as_ref()) {
+            Some(asking) => format!("It waits until a person answers the server `{}`.", asking.server),
+            None => "It waits until a person supplies what is missing.".into(),
+        },
         RunState::PendingApproval => match open.clone().map(|approval| approval.expires_at).min() {
             Some(until) => {
                 format!("It waits for people to decide on {} of its calls, until {}.", open.count(), rfc3339(until))
@@ -349,7 +352,26 @@ fn explained(
     }
 }
 
+/// Whether a person has answered the server that asks in the middle of a call, and what that did to the call.
+fn answered_server(asking: &ServerQuestion, approval: &Approval) -> String {
+    let who = approval.decided_by.as_deref().unwrap_or("the service");
+    let name = &asking.server;
+    match approval.status {
+        ApprovalStatus::Pending => {
+            let until = rfc3339(approval.expires_at);
+            format!("The server `{name}` asks in the middle of it, and waits for a person until {until}.")
+        }
+        ApprovalStatus::Approved => format!("The server `{name}` asked; {who} declined, and the call went on."),
+        ApprovalStatus::Edited => format!("The server `{name}` asked; {who} answered, and the call went on."),
+        ApprovalStatus::Cancelled => format!("The server `{name}` asked; {who} stopped the call."),
+        ApprovalStatus::Expired => format!("The server `{name}` asked; nobody answered in time, and the call ended."),
+    }
+}
+
 fn decided(approval: &Approval) -> String {
+    if let Some(asking) = &approval.proposal.server {
+        return answered_server(asking, approval);
+    }
     let who = approval.decided_by.as_deref().unwrap_or("the service");
     if let (true, true, Some(until)) =
         (approval.proposal.is_auto_approved(), approval.status.allows(), approval.hold_until)
@@ -404,6 +426,35 @@ mod tests {
         assert!(why(RunState::Failed, Notify::Never).contains("notify: never"));
         assert!(why(RunState::Failed, Notify::OnFailure).contains("had been told already"));
         assert_eq!(sentences(RunState::Cancelled, Notify::Always, &[]), None);
+    }
+
+    #[test]
+    fn question_of_a_server_is_told_with_what_a_person_has_answered() {
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        let mut asked = crate::domain::approval::test_question("Deploy?", now, now + chrono::TimeDelta::minutes(30));
+        let server = json!({
+            "server": "github", "parts": [],
+            "continuation": { "kind": "continue", "round": 1, "request_state": "c2Vj" },
+        });
+        asked.proposal.server = Some(serde_json::from_value(server).expect("a question"));
+        asked.decided_by = Some("recipient:ann".into());
+        let mut told = |status: ApprovalStatus| {
+            asked.status = status;
+            explained(1, "c", "github.deploy", Some(&asked), None).sentence
+        };
+        let until = "The server `github` asks in the middle of it, and waits for a person until 2027-03-01T08:30:00Z. \
+                     It has no result yet.";
+        assert_eq!(told(ApprovalStatus::Pending), until);
+        for (status, expected) in [
+            (ApprovalStatus::Approved, "recipient:ann declined, and the call went on."),
+            (ApprovalStatus::Edited, "recipient:ann answered, and the call went on."),
+            (ApprovalStatus::Cancelled, "recipient:ann stopped the call."),
+            (ApprovalStatus::Expired, "nobody answered in time, and the call ended."),
+        ] {
+            let sentence = told(status);
+            assert!(sentence.starts_with(&format!("The server `github` asked; {expected}")), "{sentence}");
+            assert!(!sentence.contains("c2Vj"), "{sentence}");
+        }
     }
 
     fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {

@@ -1,6 +1,8 @@
 //! Registered tools that a model may call, agents that steps may name, and executors that a task may name.
 
+pub mod pins;
 pub mod skills;
+pub mod trials;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,6 +12,7 @@ use crate::base::token::Permission;
 use crate::domain::task::{DEFAULT_EXECUTOR, Task};
 use crate::executor::pipeline::ConfiguredAgent;
 use crate::http::HttpState;
+use crate::http::api::registry::pins::PinView;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Id, Items, Json, Query};
 use crate::ports::tool::access::ToolLimits;
@@ -41,6 +44,9 @@ pub struct ToolView {
     /// Whether a model is offered it, and why not.
     #[serde(flatten)]
     pub offer: OfferView,
+    /// Of a tool of an MCP server that is read by its name: which definition of it is accepted, and which waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<PinView>,
 }
 
 /// Whether a model is offered a tool, and why not.
@@ -48,7 +54,8 @@ pub struct ToolView {
 pub struct OfferView {
     /// Whether a model is offered it.
     pub offered: bool,
-    /// Why not: `removed`, `denied_by_operator`, `denied_for_tenant`, `denied_by_limits`, `deprecated` or `no_agent`.
+    /// Why not: `removed`, `not_accepted`, `denied_by_operator`, `denied_for_tenant`, `denied_by_limits`, `deprecated`
+    /// or `no_agent`.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
@@ -108,6 +115,7 @@ impl ToolView {
             definition: registered.definition().clone(),
             source: registered.tool.source(),
             offer: limits.map_or_else(OfferView::without_agent, offer),
+            pin: None,
         }
     }
 }
@@ -140,7 +148,7 @@ impl AgentView {
             model: agent.model.map(str::to_owned),
             usable: agent.has_model,
             message: (!agent.has_model).then_some("no model is configured; set [llm.models.main]"),
-            tools: tools.definitions().map(offer).collect(),
+            tools: tools.definitions().chain(tools.waiting().map(RegisteredTool::definition)).map(offer).collect(),
         }
     }
 }
@@ -148,8 +156,8 @@ impl AgentView {
 /// List tools
 ///
 /// Each with whether a model is offered it, by the layers that `[tool_access]`, agents and tasks put before one
-/// another, and why not. A token of a tenant sees what holds for it; an admin token that names none what holds for
-/// every tenant.
+/// another, and why not. Tools of MCP servers whose definitions the operator has yet to accept stand at the end. A
+/// token of a tenant sees what holds for it; an admin token that names none what holds for every tenant.
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
     params(("agent" = Option<String>, Query, description = "What this configured agent is offered"),
         ("task_id" = Option<uuid::Uuid>, Query, description = "What the model of this task is offered"),
@@ -175,12 +183,13 @@ pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<J
     let tenant = task.as_ref().map_or(scope.tenant(), |task| Some(task.tenant_id.as_str()));
     let tools = state.tools.current();
     let view = |registered: &RegisteredTool| ToolView::of(registered, &tools, tenant, limits.as_ref());
-    Ok(Json(Items::whole(tools.iter().map(view).collect())))
+    Ok(Json(Items::whole(tools.iter().chain(tools.waiting()).map(view).collect())))
 }
 
 /// Read a tool
 ///
-/// As `GET /v1/tools` lists it: by its name, that of an MCP server's tool `server.tool`.
+/// As `GET /v1/tools` lists it: by its name, that of an MCP server's tool `server.tool`. Such a tool has a `pin`, with
+/// the lines in which a definition that waits differs from the accepted one.
 #[utoipa::path(get, path = "/v1/tools/{name}", tag = "operations", security(("bearer" = ["tasks:read"])),
     params(("name" = String, Path, description = "Name of the tool"),
         ("tenant_id" = Option<String>, Query, description = "What holds for this tenant")),
@@ -191,8 +200,13 @@ pub async fn get_tool(Call(state, caller): Call, name: Id, mut query: Query) -> 
     query.done()?;
     let scope = caller.narrow_scope(tenant.as_deref())?;
     let tools = state.tools.current();
-    let registered = tools.find(&name.0).ok_or(ApiError::NotFound("tool"))?;
-    Ok(Json(ToolView::of(registered, &tools, scope.tenant(), Some(&ToolLimits::default()))))
+    let registered = tools.find(&name.0).or_else(|| tools.find_waiting(&name.0)).ok_or(ApiError::NotFound("tool"))?;
+    let view = ToolView::of(registered, &tools, scope.tenant(), Some(&ToolLimits::default()));
+    let pin = match tools.is_of_server(&name.0) {
+        true => pins::pin_of(&state, &caller, &name.0).await?,
+        false => None,
+    };
+    Ok(Json(ToolView { pin, ..view }))
 }
 
 fn limits_of_agent(state: &HttpState, name: &str, query: &mut Query) -> Option<ToolLimits> {

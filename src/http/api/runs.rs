@@ -1,6 +1,7 @@
 //! Runs over HTTP: list, read, transcript, cancel, retry.
 
 pub mod input;
+pub mod server_question;
 mod summary;
 pub mod suspended;
 

@@ -6,6 +6,7 @@
 //! page that shows what came of it. Nothing is kept in here.
 
 mod approval_page;
+mod asker;
 mod beginning;
 mod card;
 mod changes;

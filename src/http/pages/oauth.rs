@@ -5,8 +5,11 @@
 //! it is pressed on that page, in the browser that was shown it. What the provider sent along is shown where the state
 //! is ours, escaped and cut; the code and the state stand in no log (the guard logs the route).
 
+pub mod client;
 mod mark;
 mod view;
+
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -19,7 +22,7 @@ use crate::base::secret::Secret;
 use crate::base::token::Permission;
 use crate::domain::credential::Reference;
 use crate::http::HttpState;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::pages::approve::origin::{is_form, is_own};
 use crate::http::pages::{self, failed};
 use crate::http::request::auth::still_may;
@@ -32,6 +35,8 @@ use crate::ports::vault::oauth::{ConnectError, ConnectOffer, OAuthFlow};
 const LONGEST: usize = 4096;
 /// Longest form that is read, in bytes: both, the characters of the code written as `%XX`.
 const LONGEST_FORM: usize = 5 * LONGEST;
+/// When a server that can't be asked now is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Where a person connects an account.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -46,13 +51,16 @@ pub struct ConnectionLink {
 /// Make a link to connect an account
 ///
 /// For services that the operator has described in `[oauth.*]`. Stores nothing: the credential comes to be when the
-/// owner of the account has agreed at the provider and confirmed it on the page that they are sent back to.
+/// owner of the account has agreed at the provider and confirmed it on the page that they are sent back to. A service
+/// with a `resource` and without addresses is looked for first.
 #[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/connect", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path, description = "Its name in `[oauth.*]`"),
         ("account_name" = String, Path, description = "Name of the account in references, such as `primary`"),
         ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
-    responses((status = 200, body = ConnectionLink)))]
+    responses((status = 200, body = ConnectionLink),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "Where people log in can't be found out, or this service can't become known there")))]
 pub async fn connect_credential(
     Call(state, caller): Call,
     name: Pair,
@@ -71,19 +79,27 @@ pub async fn connect_credential(
     let Some(tenant) = tenant else { return Err(ApiError::NotFound("tenant")) };
     let reference = Reference { service: name.0, account: name.1 };
     check_reference(&reference)?;
-    let started = start(&state, &tenant, &reference, &caller)?;
+    let started = start(&state, &tenant, &reference, &caller).await?;
     Ok(Json(started))
 }
 
-fn start(
+async fn start(
     state: &HttpState,
     tenant: &Tenant,
     reference: &Reference,
     by: &AuthenticatedCaller,
 ) -> Result<ConnectionLink, ApiError> {
-    match state.connector.start(tenant.as_str(), reference, &by.name()) {
+    match state.connector.start(tenant.as_str(), reference, &by.name()).await {
         Ok(started) => Ok(ConnectionLink { url: started.url.into(), expires_at: started.expires_at }),
         Err(ConnectError::NoSuchService(_)) => Err(ApiError::NotFound("service in [oauth.*]")),
+        Err(ConnectError::Misconfigured(why)) => {
+            Err(ApiError::Conflict(format!("accounts of `{}` can't be connected: {why}", reference.service)))
+        }
+        Err(ConnectError::Later(why)) => {
+            tracing::warn!(credential = %reference, why, "a link can't be made now");
+            let detail = "where people log in can't be found out now";
+            Err(ApiError::Unavailable { detail, retry_after: ASK_AGAIN })
+        }
         Err(error) => Err(ApiError::Internal { log: error.to_string() }),
     }
 }

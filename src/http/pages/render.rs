@@ -18,13 +18,14 @@ use crate::http::pages::style::STYLE;
 use crate::ports::channel::templates::phrases::{PhrasePiece, Phrases, pieces};
 
 /// Every template by its name.
-const TEMPLATES: [(&str, &str); 15] = [
+const TEMPLATES: [(&str, &str); 16] = [
     ("layout.html", include_str!("layout.html")),
     ("notice.html", include_str!("notice.html")),
     ("rows.html", include_str!("rows.html")),
     ("message.html", include_str!("message.html")),
     ("approval.html", include_str!("approval.html")),
     ("approval_all.html", include_str!("approval_all.html")),
+    ("approval_asker.html", include_str!("approval_asker.html")),
     ("approval_card.html", include_str!("approval_card.html")),
     ("approval_changes.html", include_str!("approval_changes.html")),
     ("approval_controls.html", include_str!("approval_controls.html")),

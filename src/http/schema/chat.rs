@@ -19,7 +19,20 @@ pub struct ChatMessage {
     pub conversation_id: Option<Uuid>,
 }
 
-/// The answer to a question of a run for what it lacks: either `fields` or `message`.
+/// What is done with a question for input.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InputAction {
+    /// It is answered; where an MCP server only sends a person to a page, that was seen to.
+    #[default]
+    Accept,
+    /// The MCP server that asks is told no, and the call goes on.
+    Decline,
+    /// The call is not made, or not made again; the model is told so.
+    Cancel,
+}
+
+/// The answer to a question of a run for what it lacks: either `fields` or `message`, or an `action` that needs neither.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"fields": {"party": 4}}))]
@@ -31,6 +44,9 @@ pub struct RunInput {
     /// The value of the one field that is awaited, or a line `name: value` for each.
     #[schema(min_length = 1, max_length = 32_768)]
     pub message: Option<String>,
+    /// `decline` and `cancel` go without values, and so does `accept` where an MCP server asks for none. Absent:
+    /// `accept`.
+    pub action: Option<InputAction>,
 }
 
 /// A message in the form of Open Responses. Clients of vendors send other parameters of that form, too: one that is

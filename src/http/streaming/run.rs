@@ -61,9 +61,9 @@ const APPROVALS: i64 = 200;
 /// Follow a run
 ///
 /// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
-/// `state_change`, `approval_required`, `input_required`, `tool_warning`, `error`, and `execution_end` last. What has
-/// happened comes first; with `Last-Event-ID`, what came after it, at any instance. `message_start`, `message_chunk`
-/// and a `tool_warning` without a turn are told while they happen and have no id.
+/// `tool_progress`, `state_change`, `approval_required`, `input_required`, `tool_warning`, `error`, and `execution_end`
+/// last. What has happened comes first; with `Last-Event-ID`, what came after it, at any instance. `message_start`,
+/// `message_chunk`, `tool_progress` and a `tool_warning` without a turn are told while they happen and have no id.
 #[utoipa::path(get, path = "/v1/runs/{id}/stream", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
         ("Last-Event-ID" = Option<String>, Header, description = "The last id that was seen")),

@@ -14,6 +14,7 @@ use crate::domain::approval::{ApprovalLevel, Category};
 use crate::domain::memory::PersonWords;
 use crate::domain::trigger::condition::{PollFault, ToolPoll};
 use crate::ports::poll::{PollRequest, of_credential};
+use crate::ports::tool::absence::ToolAbsence;
 use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
 use crate::ports::tool::{Definition, ToolCaller, ToolContext, ToolError, ToolRegistry, ToolStatus};
 use crate::ports::vault::credentials::UsedSecrets;
@@ -22,8 +23,6 @@ pub use crate::ports::tool::{ToolCatalog, ToolHost};
 
 /// Name of calls made by polls, in place of a model's id.
 const CALL: &str = "poll";
-/// Kind of the fault of a poll by a tool that its MCP server does not list now.
-const UNAVAILABLE: &str = "mcp_unavailable";
 
 /// Polls by the registered tools.
 pub struct Tools(ToolCatalog);
@@ -38,8 +37,8 @@ impl Tools {
     pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut ValidationErrors) {
         let tools = self.0.current();
         match find(&tools, &poll.name) {
-            // its server may be back when the poll is made
-            Err(fault) if fault.kind == UNAVAILABLE => {}
+            // it may be there when the poll is made
+            Err(fault) if ToolAbsence::ALL.iter().any(|absence| absence.code() == fault.kind) => {}
             Err(fault) => faults.add(format!("{place}/name"), fault.message),
             Ok(tool) => {
                 if let Err(error) = tool.check(&Value::Object(poll.args.clone())) {
@@ -84,6 +83,8 @@ impl Tools {
             clock: clock.clone(),
             compute: compute.clone(),
             used_secrets: used_secrets.clone(),
+            continuation: None,
+            progress: Default::default(),
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
         let called = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?;
@@ -100,7 +101,10 @@ fn find<'t>(tools: &'t ToolRegistry, name: &str) -> Result<&'t Arc<RegisteredToo
     match tools.find(name) {
         None if !tools.is_of_server(name) => Err(of_tool(unknown_tool(name, pollable))),
         _ if !tools.allows_any(name) => Err(PollFault::new("denied", denied(name))),
-        None => Err(PollFault::new(UNAVAILABLE, format!("the MCP server has not listed `{name}`"))),
+        None => {
+            let absence = tools.absence(name).unwrap_or(ToolAbsence::Unlisted);
+            Err(PollFault::new(absence.code(), absence.message(name)))
+        }
         Some(tool) if is_pollable(tool.definition()) => Ok(tool),
         Some(_) => {
             let names = pollable.collect::<Vec<_>>().join(", ");
@@ -139,6 +143,8 @@ fn of_tool(error: ToolError) -> PollFault {
         | ToolError::Unsent { code, message }
         | ToolError::Abort { code, message } => PollFault::new(code, message),
         ToolError::Credential(error) => of_credential(&error),
+        // nobody can be asked here, and tools know that
+        needs_input @ ToolError::NeedsInput(_) => PollFault::new(needs_input.code(), needs_input.to_string()),
     }
 }
 
@@ -148,11 +154,13 @@ mod tests {
 
     use super::*;
     use crate::ports::tool::access::ToolAccess;
+    use crate::ports::tool::registry::fixture::listed_tool;
 
     #[test]
     fn poll_by_a_tool_that_its_server_does_not_list_now_is_taken_unless_nobody_may_use_it() {
         let access = ToolAccess { deny: vec!["github.close".into()], ..ToolAccess::default() };
-        let registry = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]);
+        let waiting = [listed_tool("github.open")];
+        let registry = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]).with_waiting(waiting);
         let tools = Tools::new(Arc::new(registry.governed(&Default::default(), &access)));
         let told = |name: &str| {
             let poll: ToolPoll = serde_json::from_value(json!({ "name": name, "args": {} })).unwrap();
@@ -161,7 +169,8 @@ mod tests {
             let kind = find(&tools.0.current(), name).err().map(|fault| fault.kind);
             (faults.0.into_iter().next().map(|fault| fault.message), kind.unwrap_or_default())
         };
-        assert_eq!(told("github.search"), (None, UNAVAILABLE.to_owned()));
+        assert_eq!(told("github.search"), (None, "mcp_unavailable".to_owned()));
+        assert_eq!(told("github.open"), (None, "mcp_tool_not_accepted".to_owned()));
         let denied = "the operator does not let you use `github.close`".to_owned();
         assert_eq!(told("github.close"), (Some(denied), "denied".to_owned()));
         let unknown = "there is no tool `gitlab.search`; no tools are available".to_owned();

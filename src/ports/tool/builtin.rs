@@ -21,6 +21,17 @@ use serde_json::Value;
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolSource};
 use crate::ports::vault::credentials::Credentials;
 
+/// Those that are of use in a run alone: they ask its recipient, tell of it, or are kept with it.
+pub const OF_A_RUN: [&str; 7] = [
+    ask_user::ASK_USER,
+    notify::SEND_NOTIFICATION,
+    memory::REMEMBER,
+    memory::FORGET,
+    skills::USE_SKILL,
+    skills::LEAVE_SKILL,
+    skills::READ_SKILL_FILE,
+];
+
 /// All of them.
 pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
     vec![
@@ -68,4 +79,21 @@ impl<A: DeserializeOwned + 'static> Tool for BuiltinTool<A> {
 /// Arguments that have passed the schema, as the tool's own type.
 fn read<T: DeserializeOwned>(arguments: Value) -> Result<T, ToolError> {
     serde_json::from_value(arguments).map_err(|error| ToolError::arguments(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::egress::{Egress, Settings};
+    use crate::ports::skill::SkillLibrary;
+
+    #[test]
+    fn tools_of_a_run_are_all_built_in() {
+        let credentials = Credentials::none(Egress::new(&Settings::default()).unwrap());
+        let tools = all(&credentials).into_iter().chain(skills::all(&SkillLibrary::empty()));
+        let names: Vec<String> = tools.map(|tool| tool.definition().name.clone()).collect();
+        for name in OF_A_RUN {
+            assert!(names.iter().any(|there| there == name), "{name}");
+        }
+    }
 }

@@ -14,8 +14,23 @@ pub struct ToolCatalog(Arc<CatalogState>);
 struct CatalogState {
     fixed: Arc<ToolRegistry>,
     /// By the names of their servers.
-    listed: Mutex<BTreeMap<String, Vec<Arc<RegisteredTool>>>>,
+    listed: Mutex<BTreeMap<String, ToolsOfServer>>,
     current: RwLock<Arc<ToolRegistry>>,
+}
+
+struct ToolsOfServer {
+    /// Those that are offered.
+    tools: Vec<Arc<RegisteredTool>>,
+    /// Those whose definitions nobody has accepted.
+    waiting: Vec<Arc<RegisteredTool>>,
+}
+
+/// What becomes of the lists of all servers.
+struct FittingTools {
+    tools: Vec<Arc<RegisteredTool>>,
+    waiting: Vec<Arc<RegisteredTool>>,
+    /// Names of one server's tools that are in neither.
+    left_out: Vec<String>,
 }
 
 impl ToolCatalog {
@@ -32,11 +47,22 @@ impl ToolCatalog {
     /// Takes the tools of a server in place of those that it listed before. Answers the names that are left out:
     /// another tool has the name, or one that providers can't tell from it.
     pub fn replace(&self, server: &str, tools: Vec<Arc<RegisteredTool>>) -> Vec<String> {
+        self.replace_judged(server, tools, Vec::new())
+    }
+
+    /// As [`ToolCatalog::replace`], with tools that wait until the operator accepts their definitions: nobody is
+    /// offered them, and none takes the name of one that is.
+    pub fn replace_judged(
+        &self,
+        server: &str,
+        tools: Vec<Arc<RegisteredTool>>,
+        waiting: Vec<Arc<RegisteredTool>>,
+    ) -> Vec<String> {
         // held until the list is in place: of two servers that list at once neither is lost
         let mut listed = self.0.listed.lock().expect("catalog lock");
-        listed.insert(server.to_owned(), tools);
-        let (fitting, left_out) = self.0.fitting(&listed, server);
-        let current = Arc::new(self.0.fixed.and(fitting));
+        listed.insert(server.to_owned(), ToolsOfServer { tools, waiting });
+        let FittingTools { tools, waiting, left_out } = self.0.fitting(&listed, server);
+        let current = Arc::new(self.0.fixed.and(tools).with_waiting(waiting));
         *self.0.current.write().expect("catalog lock") = current;
         left_out
     }
@@ -51,26 +77,28 @@ impl From<Arc<ToolRegistry>> for ToolCatalog {
 }
 
 impl CatalogState {
-    /// The tools of all servers, each of a name that none before it has, and the names of this server's others.
-    fn fitting(
-        &self,
-        listed: &BTreeMap<String, Vec<Arc<RegisteredTool>>>,
-        server: &str,
-    ) -> (Vec<Arc<RegisteredTool>>, Vec<String>) {
+    /// The tools of all servers, each of a name that none before it has, and the names of this server's others. Those
+    /// that wait stand behind all that are offered.
+    fn fitting(&self, listed: &BTreeMap<String, ToolsOfServer>, server: &str) -> FittingTools {
         let fixed = self.fixed.definitions().map(|tool| portable_name(&tool.name).into_owned());
         let mut used: HashSet<String> = fixed.collect();
-        let (mut fitting, mut left_out) = (Vec::new(), Vec::new());
-        for (owner, tools) in listed {
-            for tool in tools {
-                let name = &tool.definition().name;
-                if used.insert(portable_name(name).into_owned()) {
-                    fitting.push(Arc::clone(tool));
-                } else if owner == server {
-                    left_out.push(name.clone());
-                }
+        let mut left_out = Vec::new();
+        let mut is_fitting = |owner: &str, tool: &Arc<RegisteredTool>| {
+            let name = &tool.definition().name;
+            let fits = used.insert(portable_name(name).into_owned());
+            if !fits && owner == server {
+                left_out.push(name.clone());
             }
+            fits
+        };
+        let (mut tools, mut waiting) = (Vec::new(), Vec::new());
+        for (owner, of_server) in listed {
+            tools.extend(of_server.tools.iter().filter(|tool| is_fitting(owner, tool)).cloned());
         }
-        (fitting, left_out)
+        for (owner, of_server) in listed {
+            waiting.extend(of_server.waiting.iter().filter(|tool| is_fitting(owner, tool)).cloned());
+        }
+        FittingTools { tools, waiting, left_out }
     }
 }
 
@@ -148,6 +176,23 @@ mod tests {
         assert_eq!(names(&catalog.current()), ["b__look", "b.exact", "b.find.one", "b.more"]);
         assert!(catalog.replace("a", listed(&["a.one"])).is_empty(), "other servers' are not told again");
         assert_eq!(names(&catalog.current()), ["b__look", "b.exact", "a.one", "b.find.one", "b.more"]);
+    }
+
+    #[test]
+    fn tool_that_waits_takes_the_name_of_none_that_is_offered() {
+        let catalog = catalog(&[]);
+        let waiting = |registry: &ToolRegistry| -> Vec<String> {
+            registry.waiting().map(|tool| tool.definition().name.clone()).collect()
+        };
+        let left_out = catalog.replace_judged("a", listed(&["a.one"]), listed(&["a.two", "a.b__look"]));
+        assert!(left_out.is_empty());
+        assert_eq!((names(&catalog.current()), waiting(&catalog.current()).len()), (vec!["a.one"], 2));
+        assert!(catalog.replace("a.b", listed(&["a.b.look"])).is_empty());
+        assert_eq!(names(&catalog.current()), ["a.one", "a.b.look"]);
+        assert_eq!(waiting(&catalog.current()), ["a.two"], "the other has the name of one that is offered");
+        let left_out = catalog.replace_judged("a", listed(&["a.one", "a.two"]), listed(&["a.b__look"]));
+        assert_eq!((left_out, waiting(&catalog.current())), (vec!["a.b__look".to_owned()], vec![]));
+        assert_eq!(names(&catalog.current()), ["a.one", "a.two", "a.b.look"]);
     }
 
     #[test]

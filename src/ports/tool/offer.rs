@@ -1,6 +1,7 @@
 //! Whether a model is offered a tool, and why not: what a run goes by is also what people are told.
 
 use crate::base::words::words;
+use crate::ports::tool::absence::ToolAbsence;
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{Definition, ToolRegistry, ToolStatus};
 
@@ -9,6 +10,8 @@ words! {
     pub enum NotOffered {
         /// Its status is `removed`.
         Removed = "removed",
+        /// Its MCP server lists it with a definition that the operator has yet to accept.
+        NotAccepted = "not_accepted",
         /// `[tool_access]` leaves it out for everybody.
         DeniedByOperator = "denied_by_operator",
         /// `[tool_access.tenants]` leaves it out for this tenant.
@@ -25,6 +28,9 @@ impl NotOffered {
     pub fn message(self) -> &'static str {
         match self {
             NotOffered::Removed => "the tool has been removed",
+            NotOffered::NotAccepted => {
+                "its definition is new or changed, and the operator has yet to accept it (`reveille tool accept`)"
+            }
             NotOffered::DeniedByOperator => "the operator lets nobody use it ([tool_access])",
             NotOffered::DeniedForTenant => "the operator does not let this tenant use it ([tool_access.tenants])",
             NotOffered::DeniedByLimits => "the tools of the agent or task leave it out (`tools`, `deny_tools`)",
@@ -49,6 +55,9 @@ impl ToolRegistry {
         if tool.status == ToolStatus::Removed {
             return Err(NotOffered::Removed);
         }
+        if self.find_waiting(name).is_some() {
+            return Err(NotOffered::NotAccepted);
+        }
         if !self.allows_any(name) {
             return Err(NotOffered::DeniedByOperator);
         }
@@ -65,11 +74,11 @@ impl ToolRegistry {
         Ok(())
     }
 
-    /// A tool that these limits name, and that the tenant may use, but that its MCP server has not listed.
-    pub fn named_but_unlisted<'a>(&self, tenant: &str, limits: &'a ToolLimits) -> Option<&'a str> {
+    /// A tool of an MCP server that these limits name, and that the tenant may use, but that is not there; and why.
+    pub fn named_but_absent<'a>(&self, tenant: &str, limits: &'a ToolLimits) -> Option<(&'a str, ToolAbsence)> {
         let named = limits.allow.iter().flatten().map(String::as_str);
-        let mut unlisted = named.filter(|name| self.is_unlisted(name));
-        unlisted.find(|name| limits.allows(name) && self.allows(tenant, name))
+        let mut absent = named.filter_map(|name| Some((name, self.absence(name)?)));
+        absent.find(|(name, _)| limits.allows(name) && self.allows(tenant, name))
     }
 }
 
@@ -83,6 +92,7 @@ mod tests {
     use super::*;
     use crate::domain::approval::{Category, Consequence};
     use crate::ports::tool::access::ToolAccess;
+    use crate::ports::tool::registry::fixture::listed_tool;
     use crate::ports::tool::{Tool, ToolContext, ToolError, ToolOutput};
 
     struct DefinedTool(Definition);
@@ -139,12 +149,29 @@ mod tests {
         let tools = ToolRegistry::new(tools).unwrap().with_servers(["github"]).governed(&Default::default(), &access);
         let missed = |limits: Value| {
             let limits: ToolLimits = serde_json::from_value(limits).unwrap();
-            tools.named_but_unlisted("ann", &limits).map(str::to_owned)
+            tools.named_but_absent("ann", &limits).map(|(name, absence)| {
+                assert_eq!(absence, ToolAbsence::Unlisted);
+                name.to_owned()
+            })
         };
         let all = ["look", "gitlab.search", "github.listed", "github.nobodys", "github.not_anns", "github.search"];
         assert_eq!(missed(json!({ "allow": all })).as_deref(), Some("github.search"));
         assert_eq!(missed(json!({ "allow": all[..5] })), None);
         assert_eq!(missed(json!({ "allow": all, "deny": ["github.search"] })), None);
         assert_eq!(missed(json!({ "deny": ["github.other"] })), None, "a run that names no tools has those there are");
+    }
+
+    #[test]
+    fn tool_that_waits_is_withheld_from_everybody_and_missed_where_it_is_named() {
+        let waiting = [listed_tool("github.search")];
+        let tools = ToolRegistry::new(vec![]).unwrap().with_servers(["github"]).with_waiting(waiting);
+        let limits: ToolLimits = serde_json::from_value(json!({ "allow": ["github.search"] })).unwrap();
+        for limits in [&limits, &ToolLimits::default()] {
+            let offer = tools.waiting().map(|tool| tools.offer(Some("ann"), limits, tool.definition())).next();
+            assert_eq!(offer, Some(Err(NotOffered::NotAccepted)));
+        }
+        assert!(!NotOffered::NotAccepted.may_be_called());
+        assert_eq!(tools.named_but_absent("ann", &limits), Some(("github.search", ToolAbsence::NotAccepted)));
+        assert_eq!(tools.named_but_absent("ann", &ToolLimits::default()), None);
     }
 }

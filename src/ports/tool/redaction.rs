@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::base::redact::JointRedaction;
 use crate::base::secret::REDACTED;
-use crate::ports::tool::{ToolError, ToolOutput, UsedSecrets};
+use crate::ports::tool::{NeededInput, ToolError, ToolFailure, ToolOutput, UsedSecrets};
 
 impl UsedSecrets {
     /// The result of a call without what is known.
@@ -35,7 +35,34 @@ impl UsedSecrets {
             ToolError::Abort { code, message } => {
                 ToolError::Abort { code: self.cleaned(code).await, message: self.cleaned(message).await }
             }
+            ToolError::NeedsInput(needed) => self.clean_needed(needed).await,
             error @ ToolError::Credential(_) => error,
+        }
+    }
+
+    /// A question to a person without what is known. Keys, state and addresses stay as they are: a call whose server
+    /// has put something known into one of them is refused before.
+    async fn clean_needed(&self, needed: Box<NeededInput>) -> ToolError {
+        if self.is_empty() {
+            return ToolError::NeedsInput(needed);
+        }
+        let cleaned = self.read_off_thread(move |redactor| {
+            let mut reading = redactor.together();
+            let NeededInput { mut form, mut question } = *needed;
+            form.question = reading.text(&form.question).into_owned();
+            form.description = reading.text(&form.description).into_owned();
+            form.parameters = clean_value(&mut reading, form.parameters);
+            for part in &mut question.parts {
+                part.message = reading.text(&part.message).into_owned();
+            }
+            NeededInput { form, question }
+        });
+        match cleaned.await {
+            Some(needed) => ToolError::NeedsInput(Box::new(needed)),
+            None => {
+                let message = "the tool asks a person, and its question could not be read";
+                ToolError::for_model(ToolFailure::ExecutionError, "mcp_needs_input", message)
+            }
         }
     }
 
@@ -78,7 +105,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ports::tool::ToolFailure;
+    use crate::domain::approval::InputForm;
 
     #[tokio::test]
     async fn result_of_a_tool_has_none_of_the_secrets_that_its_run_has_used() {
@@ -99,5 +126,30 @@ mod tests {
         let unsent = |message: &str| ToolError::Unsent { code: "away".into(), message: message.into() };
         let told = used_secrets.clean(Err(unsent("no way with s3cret-key"))).await.unwrap_err();
         assert_eq!(told, unsent("no way with [redacted]"));
+    }
+
+    #[tokio::test]
+    async fn question_of_a_server_has_none_of_the_secrets_that_its_run_has_used() {
+        let asked = |word: &str| {
+            let question = json!({
+                "server": "shop",
+                "parts": [{ "key": "k", "message": format!("Is it {word}?"), "mode": "form",
+                            "fields": [{ "name": "sure", "field": "sure" }] }],
+                "continuation": { "kind": "continue", "round": 1, "request_state": "cw==" },
+            });
+            let form = InputForm {
+                question: format!("Is it {word}?"),
+                description: format!("Or {word}."),
+                parameters: json!({ "properties": { "sure": { "type": "string", "title": word } } }),
+                values: json!({}),
+                lacks: Vec::new(),
+            };
+            let question = serde_json::from_value(question).unwrap();
+            ToolError::NeedsInput(Box::new(NeededInput { form, question }))
+        };
+        let used_secrets = UsedSecrets::default();
+        assert_eq!(used_secrets.clean_error(asked("s3cret-key")).await, asked("s3cret-key"), "nothing is known");
+        used_secrets.add(["s3cret-key"]);
+        assert_eq!(used_secrets.clean_error(asked("s3cret-key")).await, asked("[redacted]"));
     }
 }

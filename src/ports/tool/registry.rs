@@ -1,5 +1,8 @@
 //! The list of tools, and whether a call's arguments fit their schema.
 
+#[cfg(test)]
+pub(crate) mod fixture;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,6 +12,7 @@ use crate::base::invalid::{did_you_mean, is_known_name};
 use crate::base::json::length::is_longer_than;
 use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::proposal::LONGEST_UNDO;
+use crate::ports::tool::absence::ToolAbsence;
 use crate::ports::tool::access::ToolAccess;
 use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::policy::ToolPolicy;
@@ -33,6 +37,8 @@ pub struct RegisteredTool {
 /// The tools that models may be offered, in the order in which they are offered, and who may use them.
 pub struct ToolRegistry {
     tools: Vec<Arc<RegisteredTool>>,
+    /// Tools of MCP servers whose definitions nobody has accepted: they are in no other list.
+    waiting: Vec<Arc<RegisteredTool>>,
     access: ToolAccess,
     /// `server.*` for each MCP server.
     servers: Vec<String>,
@@ -51,7 +57,8 @@ impl ToolRegistry {
             }
             registered.push(Arc::new(RegisteredTool::new(tool, ToolPolicy::default())?));
         }
-        Ok(ToolRegistry { tools: registered, access: ToolAccess::default(), servers: Vec::new() })
+        let (access, waiting, servers) = (ToolAccess::default(), Vec::new(), Vec::new());
+        Ok(ToolRegistry { tools: registered, waiting, access, servers })
     }
 
     /// These tools, and names below these servers known, whatever they list.
@@ -64,9 +71,15 @@ impl ToolRegistry {
     pub fn and(&self, more: impl IntoIterator<Item = Arc<RegisteredTool>>) -> ToolRegistry {
         ToolRegistry {
             tools: self.tools.iter().cloned().chain(more).collect(),
+            waiting: self.waiting.clone(),
             access: self.access.clone(),
             servers: self.servers.clone(),
         }
+    }
+
+    /// These tools, and those that wait until the operator accepts their definitions: nobody is offered them.
+    pub fn with_waiting(self, waiting: impl IntoIterator<Item = Arc<RegisteredTool>>) -> ToolRegistry {
+        ToolRegistry { waiting: waiting.into_iter().collect(), ..self }
     }
 
     /// These tools under policies, which name their tools, and with these limits of their use.
@@ -118,7 +131,26 @@ impl ToolRegistry {
 
     /// Whether an MCP server has the name and has not listed the tool.
     pub fn is_unlisted(&self, name: &str) -> bool {
-        self.is_of_server(name) && self.find(name).is_none()
+        self.absence(name) == Some(ToolAbsence::Unlisted)
+    }
+
+    /// Why a tool is not there whose name is one below an MCP server; `None`: it is there, or the name is none such.
+    pub fn absence(&self, name: &str) -> Option<ToolAbsence> {
+        if !self.is_of_server(name) || self.find(name).is_some() {
+            return None;
+        }
+        let is_waiting = self.find_waiting(name).is_some();
+        Some(if is_waiting { ToolAbsence::NotAccepted } else { ToolAbsence::Unlisted })
+    }
+
+    /// The tools that wait until the operator accepts their definitions.
+    pub fn waiting(&self) -> impl Iterator<Item = &RegisteredTool> {
+        self.waiting.iter().map(Arc::as_ref)
+    }
+
+    /// A tool that waits until the operator accepts its definition.
+    pub fn find_waiting(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
+        self.waiting.iter().find(|registered| registered.definition().name == name)
     }
 
     /// Whatever its status.
@@ -211,11 +243,6 @@ pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) 
         false => format!("available: {}", offered.join(", ")),
     };
     ToolError::for_model(ToolFailure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
-}
-
-/// The sentence about a tool that its MCP server has not listed.
-pub fn not_listed(tool: &str) -> String {
-    format!("the MCP server has not listed `{tool}`")
 }
 
 #[cfg(test)]
@@ -377,6 +404,29 @@ mod tests {
         assert_eq!(more.names().collect::<Vec<_>>(), ["look", "github.search", "github.close"]);
         assert!(more.allows("ann", "github.search") && !more.allows("ann", "github.close"));
         assert!(registry.find("github.search").is_none(), "a run that has the registry keeps its tools");
+    }
+
+    #[test]
+    fn tool_that_waits_is_in_no_list_but_that_of_waiting_ones() {
+        let registered = |name: &str| {
+            Arc::new(RegisteredTool::new(named(name, ToolStatus::Active, json!({})), ToolPolicy::default()).unwrap())
+        };
+        let registry = ToolRegistry::new(vec![named("look", ToolStatus::Active, json!({}))]).unwrap();
+        let registry = registry.with_servers(["github"]).and([registered("github.search")]);
+        let registry = registry.with_waiting([registered("github.close")]);
+        for registry in [registry.and([]), registry.governed(&BTreeMap::new(), &ToolAccess::default())] {
+            assert!(registry.find("github.close").is_none() && registry.find_waiting("github.search").is_none());
+            assert_eq!(registry.names().collect::<Vec<_>>(), ["look", "github.search"]);
+            assert_eq!((registry.definitions().count(), registry.iter().count()), (2, 2));
+            assert_eq!(registry.known_names().collect::<Vec<_>>(), ["look", "github.search", "github.*"]);
+            let waiting: Vec<&str> = registry.waiting().map(|tool| tool.definition().name.as_str()).collect();
+            assert_eq!((waiting, registry.find_waiting("github.close").is_some()), (vec!["github.close"], true));
+            let absences = ["github.close", "github.open", "github.search", "look", "gitlab.close"];
+            let absences = absences.map(|name| registry.absence(name));
+            let expected = [Some(ToolAbsence::NotAccepted), Some(ToolAbsence::Unlisted), None, None, None];
+            assert_eq!(absences, expected);
+            assert!(!registry.is_unlisted("github.close") && registry.is_unlisted("github.open"));
+        }
     }
 
     #[test]

@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
+use crate::base::compute::Compute;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Reference};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, REDIRECT_LIMIT, Response, redirected};
@@ -105,6 +106,11 @@ impl Credentials {
     /// The way out for what needs no credential.
     pub fn egress(&self) -> &Egress {
         &self.egress
+    }
+
+    /// The computing threads of the process; `None`: without a store there are none.
+    pub fn computing(&self) -> Option<&Compute> {
+        self.access.as_ref().map(|access| access.store.computing())
     }
 
     /// The state of a credential, as a text that is another one after each change of it. `None`: there is no such

@@ -73,12 +73,12 @@ fn judge(
         _ if answer.digest != approval.digest => DecisionEffect::Refused(DecisionRefusal::OtherDigest),
         _ if open && approval.expires_at <= now => DecisionEffect::Refused(DecisionRefusal::Expired),
         _ if voter.is_excluded => DecisionEffect::Refused(DecisionRefusal::Excluded),
-        choice if !proposal.options.contains(&choice) || edited == Some(None) => {
+        choice if !proposal.offers(choice) || edited == Some(None) => {
             DecisionEffect::Refused(DecisionRefusal::NotOffered)
         }
         ApprovalChoice::Cancel if stops => DecisionEffect::Stops,
         ApprovalChoice::Cancel => DecisionEffect::Cancels,
-        ApprovalChoice::Approve | ApprovalChoice::Edit => {
+        ApprovalChoice::Approve | ApprovalChoice::Edit | ApprovalChoice::Decline => {
             let (modifications, digest) = match edited.flatten() {
                 Some((arguments, digest)) => (Some(arguments.clone()), digest.clone()),
                 None => (None, approval.digest.clone()),
@@ -294,6 +294,7 @@ async fn agree(
     }
     let action = match status {
         _ if !enough => "approval.voted",
+        _ if answer.choice == ApprovalChoice::Decline => "approval.declined",
         ApprovalStatus::Edited => "approval.edited",
         _ => "approval.approved",
     };
@@ -326,7 +327,7 @@ async fn cancel(
 }
 
 /// Keeps the grant that comes with an approval. A call that somebody does not want as it was proposed loses its grants:
-/// it is not allowed for good any longer.
+/// it is not allowed for good any longer. An answer to a server says nothing about the call.
 async fn adjust_grants(
     tx: &mut Tx<'_>,
     scope: &Scope,
@@ -335,7 +336,10 @@ async fn adjust_grants(
     grant: Option<&Grant>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    if let (Some(task_id), "approval.edited" | "approval.cancelled" | "approval.stopped") = (approval.task_id, action) {
+    let is_answer = approval.proposal.is_of_server() && action == "approval.edited";
+    if let (Some(task_id), "approval.edited" | "approval.cancelled" | "approval.stopped") = (approval.task_id, action)
+        && !is_answer
+    {
         end_grants(tx, &approval.tenant_id, task_id, &approval.proposal.tool, by, now).await?;
     }
     if let (Some(grant), "approval.approved") = (grant, action) {

@@ -221,7 +221,8 @@ impl Store {
             query.push(" and g.task_id = ").push_bind(task_id);
         }
         if let Some(before) = before {
-            query.push(" and g.id < ").push_bind(before);
+            let key = scope.tenant().map(|tenant| ("g.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "g.id", before);
         }
         push_page(&mut query, (order, "g.id"), limit, (FITTING, PAGE_BYTES));
         let rows: Vec<PagedRow<Grant>> = query.finish().all().await?;

@@ -147,7 +147,8 @@ impl Store {
             query.push(" and o.agent = ").push_bind(text(agent).into_owned());
         }
         if let Some(before) = filter.before {
-            query.push(" and o.id < ").push_bind(before);
+            let key = scope.tenant().map(|tenant| ("o.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "o.id", before);
         }
         push_page(&mut query, (order, "o.id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows = query.finish().rows().await?;

@@ -175,7 +175,8 @@ impl Store {
             query.push_key("p.run_id", run_id);
         }
         if let Some(before) = filter.before {
-            query.push(" and p.run_id < ").push_bind(before);
+            let key = scope.tenant().map(|tenant| ("p.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "p.run_id", before);
         }
         query
             .push(" order by ")

@@ -5,12 +5,12 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::credential::Reference;
+use crate::domain::credential::{OAuth, Reference};
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::credential_status::lock_reference;
 use crate::store::credentials::resuming::{ResumedTasks, Resumptions, resume_waiting};
 use crate::store::credentials::row;
-use crate::store::db::text::text;
+use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::tasks::changes::PLANS;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
@@ -126,6 +126,21 @@ impl Store {
             write.query(MARK).bind(id).bind(lease).bind(text(reason)).bind(now).optional().await?;
         write.commit().await?;
         stored.ok_or(StoreError::LeaseLost)
+    }
+
+    /// Keeps how a credential is renewed with the scopes that it misses, unless it was written since it was read. It stays
+    /// the same version: what it is used for, and how, is not another. Answers whether it did.
+    pub async fn note_missed_scopes(&self, id: Uuid, read_version: i64, oauth: &OAuth) -> Result<bool, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let written = write
+            .query("update credentials set oauth = $3 where id = $1 and version = $2")
+            .bind(id)
+            .bind(read_version)
+            .bind(document(oauth)?)
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(written == 1)
     }
 
     /// Gives the lease back with nothing to show for it; one that is lost already stays lost.

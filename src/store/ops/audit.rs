@@ -4,7 +4,7 @@
 //! each other. The sealer gives places, alone, under the lock of the chain's end. Entries are never changed or removed.
 //!
 //! Most stand for something that is bounded itself. Those that a tenant adds by requests as often as it likes count as
-//! stored bytes of the tenant (migration 0056 names them), and a tenant that has stored all that it may is refused such
+//! stored bytes of the tenant (migrations 0056 and 0062), and a tenant that has stored all that it may is refused such
 //! a request.
 
 use chrono::{DateTime, Utc};
@@ -141,7 +141,14 @@ impl Store {
             order = "subject_id desc, ";
         }
         if let Some(before) = filter.before {
-            query.push(" and id < ").push_bind(before);
+            let tenant = [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten().next_back();
+            match filter.subject_id.map(|subject| ("subject_id", subject)) {
+                Some(key) => query.push_before(Some(key), "id", before),
+                None => {
+                    let key = tenant.map(|tenant| ("tenant_id", text(tenant).into_owned()));
+                    query.push_before(key, "id", before)
+                }
+            };
         }
         push_page(&mut query, (order, "id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows: Vec<PagedRow<AuditEntry>> = query.finish().all().await?;

@@ -159,7 +159,9 @@ impl Store {
             order = "t.tenant_id desc, ";
         }
         if let Some(before) = before {
-            query.push(" and t.id < ").push_bind(before);
+            let key = [scope.tenant(), tenant].into_iter().flatten().next_back();
+            let key = key.map(|tenant| ("t.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "t.id", before);
         }
         push_page(&mut query, (order, "t.id"), limit, (FITTING, PAGE_BYTES));
         let rows: Vec<PagedRow<StoredToken>> = query.finish().all().await?;

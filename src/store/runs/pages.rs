@@ -126,7 +126,7 @@ impl Store {
         if let Some(state) = filter.state {
             query.push(" and r.state = ").push_bind(state.as_str());
         }
-        push_times(&mut query, filter);
+        push_times(&mut query, scope, filter);
         push_page(&mut query, (order, "r.id"), filter.limit, (select, bound));
         let rows = query.finish().rows().await?;
         let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, Ok);
@@ -150,7 +150,7 @@ async fn search(tx: &mut Tx<'_>, scope: &Scope, filter: &RunFilter) -> Result<Ru
     }
     let mut query = tx.build("select r.id from runs r where true");
     let order = push_keys(&mut query, scope, filter);
-    push_times(&mut query, filter);
+    push_times(&mut query, scope, filter);
     query.push(" order by ").push(order).push("r.id desc limit 1 offset ").push_bind(SCANNED - 1);
     Ok(RunSearch::From(query.finish().optional_scalar().await?))
 }
@@ -175,19 +175,30 @@ fn push_keys(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &RunFilter
 }
 
 /// Adds the bounds of ids and times.
-fn push_times(query: &mut StatementBuilder<'_>, filter: &RunFilter) {
+fn push_times(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &RunFilter) {
     if let Some(since) = filter.since {
         // ids carry their time: the index ends the search, the row has the part below a millisecond
         query.push(" and r.id >= ").push_bind(oldest_id(since.timestamp_millis()));
         query.push(" and r.created_at >= ").push_bind(since);
     }
     if let Some(until) = filter.until {
-        query.push(" and r.id < ").push_bind(oldest_id(until.timestamp_millis() + 1));
+        push_before(query, scope, filter, oldest_id(until.timestamp_millis() + 1));
         query.push(" and r.created_at < ").push_bind(until);
     }
     if let Some(before) = filter.before {
-        query.push(" and r.id < ").push_bind(before);
+        push_before(query, scope, filter, before);
     }
+}
+
+/// Adds that ids come before one, by the column that the order begins with (see [`push_keys`]).
+fn push_before(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &RunFilter, before: Uuid) {
+    match (filter.task_id, tenants(scope, filter).last()) {
+        (Some(task_id), _) => query.push_before(Some(("r.task_id", task_id)), "r.id", before),
+        (None, tenant) => {
+            let key = tenant.map(|tenant| ("r.tenant_id", text(tenant).into_owned()));
+            query.push_before(key, "r.id", before)
+        }
+    };
 }
 
 /// How many runs wait in these places, counted up to one more than [`WAITING`] in each.

@@ -16,6 +16,8 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::domain::run::{ResultNotice, ResultNoticeKind};
+use reveille::ports::tool::policy::ToolPolicy;
+use reveille::ports::tool::registry::RegisteredTool;
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -263,6 +265,13 @@ fn with_server(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
     AgentHarness { agent: Agent { tools, ..stage.agent }, ..stage }
 }
 
+/// The harness with a tool of the server that waits to be accepted.
+fn with_waiting(stage: AgentHarness, tool: FakeTool) -> AgentHarness {
+    let tool = Arc::new(RegisteredTool::new(Arc::new(tool), ToolPolicy::default()).unwrap());
+    let tools = Arc::new(stage.agent.tools.and([]).with_waiting([tool]));
+    AgentHarness { agent: Agent { tools, ..stage.agent }, ..stage }
+}
+
 /// A turn that opens an issue, by a server that is there, and pays, which may be repeated. Both are asked about.
 async fn stage_with_server(deeds: &RecordedCalls) -> AgentHarness {
     let turn = vec![call("o", "github.open", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
@@ -333,6 +342,39 @@ async fn approved_call_that_began_before_its_server_went_away_is_called_unknown(
     });
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
     let stage = with_server(stage, vec![repeatable_payment(&deeds)]);
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let unknown = stage.results().into_iter().any(|(id, text, _)| id == "o" && text.contains("code: outcome_unknown"));
+    assert!(unknown, "{:?}", stage.results());
+}
+
+#[tokio::test]
+async fn approved_call_of_a_changed_tool_is_not_made() {
+    let deeds = RecordedCalls::default();
+    let stage = stage_with_server(&deeds).await;
+    decide(&stage, "p", approve);
+    let stage = with_server(stage, vec![repeatable_payment(&deeds)]);
+    let stage = with_waiting(stage, recording_tool("github.open", &deeds));
+    let left = suspend(&stage).await;
+    assert_eq!((left.asks.len(), left.open), (0, vec![question_of(&stage, "o").open_question()]));
+    decide(&stage, "o", approve);
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let told = stage.results().into_iter().any(|(id, text, _)| id == "o" && text.contains("code: mcp_tool_changed"));
+    assert!(told, "{:?}", stage.results());
+    let names: Vec<String> = recorded_calls(&deeds).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["pay"]);
+}
+
+#[tokio::test]
+async fn call_of_a_changed_tool_that_began_before_a_crash_is_called_unknown() {
+    let deeds = RecordedCalls::default();
+    let stage = stage_with_server(&deeds).await;
+    decide(&stage, "o", |approval| {
+        approve(approval);
+        approval.execution_started_at = Some(approval.created_at);
+    });
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    let stage =
+        with_waiting(with_server(stage, vec![repeatable_payment(&deeds)]), recording_tool("github.open", &deeds));
     assert_eq!(final_answer(&stage).await, "all is done");
     let unknown = stage.results().into_iter().any(|(id, text, _)| id == "o" && text.contains("code: outcome_unknown"));
     assert!(unknown, "{:?}", stage.results());

@@ -183,6 +183,28 @@ async fn run_that_names_a_tool_which_its_server_has_not_listed_waits_for_it_and_
 }
 
 #[tokio::test]
+async fn run_that_names_a_tool_which_nobody_has_accepted_waits_until_somebody_has() {
+    let stage = AgentHarness::new(vec![says("done")], vec![]);
+    let search = RegisteredTool::new(Arc::new(FakeTool::echo("github.search")), ToolPolicy::default()).unwrap();
+    let (search, of_server) = (Arc::new(search), ToolRegistry::new(vec![]).unwrap().with_servers(["github"]));
+    let with = |tools: ToolRegistry| Orchestrator::new(Agent { tools: Arc::new(tools), ..stage.agent.clone() });
+    let waiting = with(of_server.and([]).with_waiting([Arc::clone(&search)]));
+    let accepted = with(of_server.and([search]));
+    let ended = async |orchestrator: &Orchestrator| {
+        let job = job(&stage, run(), action("Go.", json!({ "tools": ["github.search"] })));
+        let ended = passing(&stage.clock, orchestrator.execute(job)).await;
+        stage.store.end();
+        ended
+    };
+    match ended(&waiting).await {
+        Err(RunError::Infrastructure { fault }) => assert_eq!(fault.code, "mcp_tool_not_accepted"),
+        other => panic!("it was not held up: {other:?}"),
+    }
+    assert_eq!((stage.model.asked(), stage.store.messages().len()), (0, 0), "it has not begun");
+    assert!(matches!(ended(&accepted).await, Ok(RunOutcome::Succeeded { .. })));
+}
+
+#[tokio::test]
 async fn run_that_names_no_tool_of_a_server_that_is_away_goes_on() {
     for config in [json!({}), json!({ "tools": ["look"] }), json!({ "deny_tools": ["github.search"] })] {
         let stage = AgentHarness::new(vec![says("done")], vec![]);

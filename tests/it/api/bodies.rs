@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::service::{ADMIN, Api, daily_of};
+use super::tools::{accepted_definition, waiting_definition};
 use crate::approvals::harness::{ask, note};
 use crate::support::computing::{HeldThreads, until_waiting};
 
@@ -245,6 +246,7 @@ fn bases() -> Vec<Base> {
         base("verify_recipient", json!({ "channel": "email" })),
         base("answer_run", json!({ "input_id": Uuid::nil(), "fields": { "party": 4 } })),
         base("answer_run", json!({ "message": "four" })),
+        base("answer_run", json!({ "action": "cancel" })),
         base("complete_run", json!({ "state": "succeeded", "output": "done" })),
         base("complete_run", json!({ "state": "failed", "error": { "code": "no", "message": "No." } })),
         base("preview_schedule", json!({ "trigger": schedule(), "count": 5, "from": "2026-12-01T00:00:00Z" })),
@@ -254,6 +256,13 @@ fn bases() -> Vec<Base> {
         base("resume_task", json!({ "buffered_events": "run" })),
         base("disable_task", json!({ "reason": "it costs too much" })),
         base("disable_tenant", json!({ "reason": "it has not paid" })),
+        base("accept_tool", json!({ "definition": waiting_definition().hash })),
+        base(
+            "call_tool",
+            json!({
+                "tenant_id": "ann", "arguments": { "timezone": "UTC" }, "version": "1.0.0", "confirmed": true,
+            }),
+        ),
         base("stop_work", json!({ "tenant_id": "ann", "reason": "it runs wild" })),
         base("start_work", json!({ "tenant_id": "ann", "reason": "it is mended" })),
         base("run_task", json!({ "input": { "a": 1 } })),
@@ -455,6 +464,9 @@ impl BodyHarness {
         let address = json!({ "addresses": { "email": "ann@example.org" } });
         api.admin("PUT", "/v1/recipients/ann", Some(address)).await.expect(200);
         let approval = ask(&api, "ann", vec![note()]).await.approvals[0].id.to_string();
+        for definition in [accepted_definition(), waiting_definition()] {
+            api.store.judge_tools("github", &[definition]).await.expect("judged");
+        }
         BodyHarness { api, task, edited, run, approval }
     }
 
@@ -468,6 +480,8 @@ impl BodyHarness {
         };
         let path = template.replace("{id}", id).replace("{tenant_id}", "ann").replace("{task_id}", &self.task);
         let path = path.replace("{service}", "google").replace("{account_name}", "work").replace("{source}", "shop");
+        let tool = if template.ends_with("/accept") { "github.merge" } else { "current_time" };
+        let path = path.replace("{name}", tool);
         let in_query = ["/v1/credentials/google", "/v1/hooks/"].into_iter().any(|start| path.starts_with(start));
         let path = if in_query { format!("{path}?tenant_id=ann") } else { path };
         let request = Request::builder().method(method.as_str()).uri(path);

@@ -81,7 +81,8 @@ async fn document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to(a
         api.ask("PUT", place, Some(&thief), Some(body)).await
     };
     let hosts = "send the document again: without it hosts can be taken away, and none be added";
-    let oauth = "send the document again: without it `provider`, `token_url` and `client_id` stay as they are";
+    let oauth =
+        "send the document again: without it `provider`, `issuer`, `token_url` and `client_id` stay as they are";
     for (change, pointer, message) in [
         (json!({ "hosts": ["evil.example"] }), "/hosts", hosts),
         (json!({ "hosts": ["a.example.org", "example.org"] }), "/hosts", hosts),

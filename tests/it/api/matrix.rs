@@ -97,6 +97,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_approval", line(P::ApprovalsRead, Here, 200, None)),
         ("decide_approval", line(P::ApprovalsDecide, Here, 200, Some(json!({ "decision": "cancel", "digest": "" })))),
         ("connect_credential", line(P::CredentialsWrite, InQuery, 200, None)),
+        ("show_client_document", public()),
         // whoever is sent back by a provider may open it; a state that is none is not known, and credentials/ has the
         // rest
         ("show_connection", Line { permission: None, body: None, other: Nothing, done: 404 }),
@@ -179,6 +180,9 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("start_work", line(P::All, Nothing, 403, Some(json!({ "all": true })))),
         ("list_tools", line(P::TasksRead, InQuery, 200, None)),
         ("get_tool", line(P::TasksRead, InQuery, 200, None)),
+        // no tenant has a say in which definitions are accepted
+        ("accept_tool", line(P::All, Nothing, 403, None)),
+        ("call_tool", line(P::TasksWrite, InBody, 200, Some(json!({ "arguments": { "timezone": "UTC" } })))),
         ("list_agents", line(P::TasksRead, InQuery, 200, None)),
         ("list_suspended", line(P::RunsRead, InQuery, 200, None)),
         // it waits for nobody, and is cancelled already
@@ -267,7 +271,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         revoked_by: None,
     };
     api.store.create_grant(&only(tenant), &grant).await.unwrap();
-    let wanted = json!({ "tenant_id": tenant, "tool": "current_time", "gate": "confirm" });
+    let wanted = json!({ "tenant_id": tenant, "tool": "http_send", "gate": "confirm" });
     let stored = text(&api.admin("POST", "/v1/approval-overrides", Some(wanted)).await.expect(201));
     let known = json!({ "tenant_id": tenant, "text": format!("Has read {}.", new_id(api.clock.now())) });
     let fact = text(&api.admin("POST", "/v1/facts", Some(known)).await.expect(201));

@@ -239,6 +239,7 @@ fn each_stream_is_a_text_with_a_list_of_events_by_their_names() {
         "session",
         "state_change",
         "tool_call_start",
+        "tool_progress",
         "tool_result",
         "tool_warning",
     ];

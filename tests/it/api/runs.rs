@@ -167,7 +167,9 @@ async fn tools_and_agents_say_what_is_offered_to_whom() {
         tools["items"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
     };
     let all = offers("").await;
-    assert!(all.iter().all(|(_, offered, reason)| offered == true && reason.is_null()), "{all:?}");
+    let (last, others) = all.split_last().unwrap();
+    assert!(others.iter().all(|(_, offered, reason)| offered == true && reason.is_null()), "{all:?}");
+    assert_eq!(*last, (json!("github.merge"), json!(false), json!("not_accepted")), "nobody has accepted it");
     let booker = offers("?agent=booker").await;
     let of_booker = |name: &str| booker.iter().find(|offer| offer.0 == name).unwrap();
     assert_eq!((&of_booker("current_time").1, &of_booker("current_time").2), (&json!(true), &json!(null)));

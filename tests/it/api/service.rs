@@ -30,6 +30,7 @@ use reveille::domain::task::{Action, TaskValidator};
 use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
 use reveille::executor::pipeline::{self, Pipeline};
+use reveille::executor::tool_trial::ToolTrials;
 use reveille::executor::{Executor, ExecutorRegistry, Job};
 use reveille::http::server::ServerLimits;
 use reveille::http::{self, HttpParts, HttpState};
@@ -40,6 +41,8 @@ use reveille::ports::egress::{self, Egress};
 use reveille::ports::llm;
 use reveille::ports::poll::{self, Poller, Sources};
 use reveille::ports::tool;
+use reveille::ports::tool::policy::ToolPolicy;
+use reveille::ports::tool::registry::RegisteredTool;
 use reveille::ports::vault;
 use reveille::ports::vault::credentials::Credentials;
 use reveille::ports::vault::{Vault, WithoutKeys, oauth};
@@ -138,6 +141,35 @@ impl Executor for IdleExecutor {
     }
 }
 
+/// `github.merge`, whose definition nobody has accepted.
+struct WaitingTool(tool::Definition);
+
+impl tool::Tool for WaitingTool {
+    fn definition(&self) -> &tool::Definition {
+        &self.0
+    }
+
+    fn source(&self) -> tool::ToolSource {
+        tool::ToolSource::Mcp
+    }
+
+    fn call<'a>(
+        &'a self,
+        _: &'a tool::ToolContext,
+        _: Value,
+    ) -> BoxFuture<'a, Result<tool::ToolOutput, tool::ToolError>> {
+        unreachable!("nobody has accepted it")
+    }
+}
+
+fn waiting_tool() -> Arc<RegisteredTool> {
+    let parameters = json!({ "type": "object" });
+    let (category, consequence) = (approval::Category::SideEffect, approval::Consequence::Medium);
+    let definition = tool::Definition::new("github.merge", "Merges.", parameters, category, consequence);
+    let registered = RegisteredTool::new(Arc::new(WaitingTool(definition)), ToolPolicy::default());
+    Arc::new(registered.expect("a sound tool"))
+}
+
 /// Text messages alone: the only channel that is reported on. Nothing is sent.
 fn channels(vault: &Vault) -> ChannelRegistry {
     let settings = sms::Settings {
@@ -207,8 +239,9 @@ impl Api {
         let credentials = Credentials::none(egress.clone());
         let agents = AgentTool::all(&[table_booker()]).into_iter().map(|agent| Arc::new(agent) as Arc<dyn tool::Tool>);
         let tools = tool::builtin::all(&credentials).into_iter().chain(agents).collect();
-        // its server is away
-        let tools = Arc::new(tool::ToolRegistry::new(tools).expect("tools").with_servers(["github"]));
+        // its server is away, but for a tool that waits to be accepted
+        let tools = tool::ToolRegistry::new(tools).expect("tools").with_servers(["github"]);
+        let tools = Arc::new(tools.with_waiting([waiting_tool()]));
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
@@ -226,6 +259,7 @@ impl Api {
         let compute = store.computing().clone();
         let agent =
             Agent::new(models, Arc::clone(&tools), agent::Settings::default(), policy, compute, Default::default());
+        let trials = ToolTrials::new(agent.clone(), host.clone(), store.clone(), 1);
         let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,
@@ -244,6 +278,7 @@ impl Api {
             pipeline,
             tools: tools.into(),
             mcp: tool::mcp::McpServers::none(),
+            trials,
             skills: reveille::ports::skill::SkillLibrary::empty(),
             bus,
             validator,

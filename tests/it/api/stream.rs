@@ -195,6 +195,37 @@ async fn run_that_has_ended_is_told_from_its_transcript() {
 }
 
 #[tokio::test]
+async fn progress_of_a_call_is_told_while_it_is_made_and_not_after_a_break() {
+    let api = Api::new().await;
+    let (run, lease) = started(&api).await;
+    append(&api, lease, 0, 1, asks_for_time()).await;
+    let mut client = Client::follow(&api, run, None).await;
+    let place = client.until("tool_call_start").await.pop().unwrap().id;
+    api.hub.publish(run, || StreamEvent::ToolProgress {
+        turn: 1,
+        tool: "current_time".into(),
+        id: "call_1".into(),
+        progress: 1.0,
+        total: None,
+        message: Some("looking at the clock".into()),
+        agent: None,
+    });
+    let told = client.until("tool_progress").await.pop().unwrap();
+    let expected = json!({ "type": "tool_progress", "turn": 1, "tool": "current_time", "id": "call_1", "progress": 1.0,
+        "message": "looking at the clock" });
+    assert_eq!((told.id.as_str(), told.data), ("", expected));
+    append(&api, lease, 1, 1, time_result()).await;
+    append(&api, lease, 2, 2, answer()).await;
+    finish(&api, lease, RunState::Succeeded, None).await;
+    let result = client.until("tool_result").await.pop().unwrap();
+    assert!(result.id.starts_with("1.t1"), "its place is behind the entry: {}", result.id);
+    for place in [None, Some(place.as_str())] {
+        let again = Client::follow(&api, run, place).await.until("execution_end").await;
+        assert!(names(&again).contains(&"tool_result") && !names(&again).contains(&"tool_progress"), "{again:?}");
+    }
+}
+
+#[tokio::test]
 async fn client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;

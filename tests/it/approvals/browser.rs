@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use chrono::TimeDelta;
-use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind};
+use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind, ServerAnswer};
 use reveille::http::server::{self, ServerLimits};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -16,6 +16,7 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::harness::{AskingRun, TIME, ask, note, note_of};
+use super::servers::survey;
 use crate::api::service::Api;
 use crate::support::servers::{chromium, images};
 
@@ -44,6 +45,7 @@ async fn person_on_a_phone_can_read_and_answer_every_page() {
     let options = vec![ApprovalChoice::Edit, ApprovalChoice::Cancel];
     let arguments = json!({ "room": "lobby" });
     let input = ask(&api, "ann", vec![Proposal { kind: QuestionKind::Input, options, arguments, ..note() }]).await;
+    let server = ask(&api, "ann", vec![survey()]).await;
     let path = |asked: &AskingRun| asked.path();
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -68,12 +70,14 @@ async fn person_on_a_phone_can_read_and_answer_every_page() {
             "pages": {
                 "two": path(&two), "grave": path(&grave), "held": path(&held), "done": path(&done),
                 "expired": path(&expired), "rightToLeft": path(&right_to_left), "dark": path(&dark),
-                "input": path(&input),
+                "input": path(&input), "server": path(&server),
             },
         }),
     )
     .await;
     assert_eq!(said, Ok(()));
+    let given = json!({ "to": "ann@example.org", "branch": "m", "checks": ["lints"] });
+    assert_eq!(server.only(&api).await.server_answer(), Some(ServerAnswer::Accept(given)));
     assert_eq!(input.statuses(&api).await, ["edited"]);
     let answer = json!({ "room": "lobby", "text": "The build is green" });
     assert_eq!(input.now(&api).await[0].modifications, Some(answer));

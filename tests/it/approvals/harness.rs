@@ -51,6 +51,7 @@ pub fn note() -> Proposal {
             },
         }),
         lacks: vec![],
+        server: None,
         category: Category::SideEffect,
         consequence: Consequence::Medium,
         reasons: vec!["the matrix says confirm for side_effect of medium consequence".into()],

@@ -1,10 +1,15 @@
 //! `reveille tool` and `reveille agent` beside a real service: what a model is offered, where, and why not.
 
+use std::time::Duration;
+
+use reveille::base::clock::pause;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::Shell;
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir};
+use crate::support::mcp::McpFixture;
 
 const CONFIG: &str = r#"
 [tool_access]
@@ -95,6 +100,95 @@ async fn agents_are_listed_with_whether_they_can_be_asked_and_what_they_are_offe
     let listed = shell.json(&["agent", "list", "--tenant", "ann"]).await;
     let tools: &Vec<Value> = listed["items"][0]["tools"].as_array().unwrap();
     assert!(tools.iter().any(|tool| tool["name"] == "run_task" && tool["offered"] == false), "{listed}");
+}
+
+/// Returns once a tool is as it is looked for.
+async fn until(shell: &Shell<'_>, name: &str, is_found: impl Fn(&Value) -> bool) {
+    let found = async {
+        loop {
+            let shown = shell.run(&["tool", "show", name, "--json"]).await;
+            if serde_json::from_str::<Value>(&shown.out).is_ok_and(|tool| is_found(&tool)) {
+                return;
+            }
+            pause(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), found).await.unwrap_or_else(|_| panic!("not in time: {name}"));
+}
+
+/// A service with the MCP server `one`, whose tools are listed.
+async fn with_server(fixture: &McpFixture) -> Service {
+    let config = format!("[[mcp_servers]]\nname = \"one\"\ncommand = {}\n", json!(fixture.command()));
+    let mut service = Service::new().with_config(&config);
+    service.start().await;
+    until(&Shell::beside(&service), "one.echo", |tool| tool["offered"] == true).await;
+    service
+}
+
+#[tokio::test]
+async fn definition_that_waits_is_shown_and_accepted_as_it_was_shown() {
+    let fixture = McpFixture::new();
+    let service = with_server(&fixture).await;
+    let shell = Shell::beside(&service);
+    fixture.set_plan(&json!({ "echo": "Shouts.\u{202e}", "more": { "fresh": "Is new." } }));
+    let waits = |tool: &Value| tool["reason"] == "not_accepted";
+    until(&shell, "one.echo", waits).await;
+    until(&shell, "one.fresh", waits).await;
+    assert_eq!(row(&shell.ok(&["tool", "list"]).await, "one.echo")[3..5], ["no", "not_accepted"]);
+    let shown = shell.ok(&["tool", "show", "one.echo"]).await;
+    assert!(shown.contains("changed") && shown.contains("\n- Echoes a text.\n"), "{shown}");
+    assert!(shown.contains("\n+ Shouts.⟦U+202E⟧\n"), "nothing is hidden: {shown}");
+
+    let said = shell.refused(&["tool", "accept", "one.echo"]).await;
+    assert!(said.contains("no terminal to ask on") && said.contains("hint: --yes"), "{said}");
+    let other = "0".repeat(64);
+    let said = shell.refused(&["tool", "accept", "one.echo", "--definition", &other, "--yes"]).await;
+    assert!(said.contains("another definition of `one.echo` waits"), "{said}");
+    let said = shell.refused(&["tool", "accept", "current_time", "--yes"]).await;
+    assert!(said.contains("only tools of MCP servers"), "{said}");
+    until(&shell, "one.echo", waits).await;
+
+    let said = shell.ok(&["tool", "accept", "--server", "one", "--yes"]).await;
+    for told in ["+ Shouts.", "+ Is new.", "accepted one.echo", "accepted one.fresh"] {
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    until(&shell, "one.echo", |tool| tool["offered"] == true && tool["pin"]["state"] == "accepted").await;
+    let said = shell.ok(&["tool", "accept", "one.echo", "--yes"]).await;
+    assert!(said.ends_with("no definition waits to be accepted\n"), "{said}");
+    let bare = shell.run(&["tool", "accept"]).await;
+    assert_eq!(bare.code, 2, "{}", bare.err);
+}
+
+#[tokio::test]
+async fn tool_is_tried_and_its_result_or_error_is_shown() {
+    let fixture = McpFixture::new();
+    let service = with_server(&fixture).await;
+    let shell = Shell::beside(&service);
+    let call =
+        |tool: &'static str, arguments: &'static str| ["tool", "call", tool, "--tenant", "ann", "--args", arguments];
+    let said = shell.ok(&call("current_time", r#"{"timezone": "Europe/Berlin"}"#)).await;
+    assert!(said.contains("result") && said.contains("Europe/Berlin") && said.contains("weekday"), "{said}");
+
+    let echo = call("one.echo", r#"{"text": "hello"}"#);
+    let unconfirmed = shell.run(&echo).await;
+    assert_eq!(unconfirmed.code, 1, "{}", unconfirmed.out);
+    assert!(unconfirmed.out.contains("side_effect") && unconfirmed.out.contains("hello"), "{}", unconfirmed.out);
+    assert_eq!(fixture.noted("echo"), Vec::<Value>::new(), "nothing is called by itself");
+    let trial = shell.json(&[&echo[..], &["--yes"]].concat()).await;
+    assert!(trial["result"].to_string().contains("hello"), "{trial}");
+    let read = shell.fed(&[&call("one.echo", "@-")[..], &["--yes"]].concat(), r#"{"text": "again"}"#).await;
+    assert_eq!(read.code, 0, "{}", read.err);
+    assert_eq!(fixture.noted("echo"), ["hello", "again"], "each once");
+
+    let failed = shell.run(&call("http_request", r#"{"url": "http://127.0.0.1:1/"}"#)).await;
+    assert_eq!((failed.code, failed.err.as_str()), (1, "error: the tool failed\n"), "{}", failed.out);
+    assert!(failed.out.contains("error"), "{}", failed.out);
+    let said = shell.refused(&["tool", "call", "current_time"]).await;
+    assert!(said.contains("--tenant: is missing"), "{said}");
+    let said = shell.refused(&call("current_time", r#"{"timezone": 7}"#)).await;
+    assert!(said.contains("--args: /timezone: "), "{said}");
+    let said = shell.refused(&call("current_time", "[]")).await;
+    assert!(said.contains("--args: must be a JSON object"), "{said}");
 }
 
 /// A skill whose names are of no tool and no model, an agent that names one that is not there, and a folder without a

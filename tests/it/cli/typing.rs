@@ -124,6 +124,31 @@ async fn irreversible_command_asks_on_a_terminal_only() {
 }
 
 #[tokio::test]
+async fn tool_that_acts_is_called_once_a_person_has_said_yes() {
+    let service = running().await;
+    let shell = Shell::beside(&service);
+    let id = create(&shell, "Precious", None).await;
+    let status = async || shell.json(&["task", "show", &id]).await["status"].clone();
+    let call = format!("tool call pause_task --tenant ann --args '{{\"id\": \"{id}\"}}'");
+    let (done, said) = on_a_terminal(&shell, &call, "n\n").await;
+    assert!(!done && said.contains("make this call? [y/N]") && said.contains("nothing was done"), "{said}");
+    assert!(
+        said.contains("pause_task") && said.contains("internal") && said.contains(&id),
+        "what is asked about: {said}"
+    );
+    assert_eq!(status().await, "active");
+    // where nobody can be asked nothing is done by itself
+    let arguments = json!({ "id": id }).to_string();
+    let call_in_script = ["tool", "call", "pause_task", "--tenant", "ann", "--args", &arguments];
+    let said = shell.refused(&call_in_script).await;
+    assert!(said.contains("no terminal to ask on") && said.contains("hint: --yes"), "{said}");
+    assert_eq!(status().await, "active");
+    let (done, said) = on_a_terminal(&shell, &call, "y\n").await;
+    assert!(done && said.contains("took"), "{said}");
+    assert_eq!(status().await, "paused");
+}
+
+#[tokio::test]
 async fn profile_keeps_address_and_token_and_is_for_its_owner_alone() {
     let mut service = running().await;
     let home = TempDir::new();

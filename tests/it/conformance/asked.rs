@@ -29,6 +29,7 @@ pub fn proposal() -> Proposal {
         arguments: json!({ "to": "ann", "amount": 100 }),
         parameters: json!({ "type": "object" }),
         lacks: vec![],
+        server: None,
         category: Category::SideEffect,
         consequence: Consequence::High,
         reasons: vec!["side effects of high consequence are asked about".into()],

@@ -16,6 +16,7 @@ use super::conversations::{conversation, say};
 use super::facts::{said, tenant};
 use super::matching::event;
 use super::message_starts::start_and_answer;
+use super::tool_pins::seen;
 use super::world::{LEASE, StoreHarness, WORKER, only};
 
 /// Rows of a page.
@@ -100,6 +101,12 @@ pub async fn calls(world: &StoreHarness) {
     }
     assert!([0, 2].contains(&queued.len()), "{queued:?}");
     store.requeue_expired_claims(world.now()).await.unwrap();
+    // of a server whose tool has changed, where it is stored, and of one that has listed its own
+    for server in ["server-7", "files"] {
+        assert_eq!(store.judge_tools(server, &[seen("t", "Does another thing.")]).await.unwrap().len(), 1);
+        assert!(store.find_tool_pin(server, "t").await.unwrap().is_some());
+    }
+    store.tool_pin_version().await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();
     let seqs: Vec<i64> = leased.events.iter().map(|event| event.seq).collect();

@@ -45,6 +45,7 @@ on_both!(
     tasks_of_a_tenant_with_many_that_go_on_keep_no_other_tenants_waiting,
     task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile,
     task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died,
+    missed_scopes_are_kept_over_the_version_that_was_read_and_are_no_write,
     one_refreshes_at_a_time,
     refresh_is_kept_only_by_who_holds_the_lease,
     without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
@@ -137,10 +138,12 @@ async fn credential_reads_back_as_it_was_written(world: &StoreHarness) {
     world.pass(5);
     let oauth = OAuth {
         provider: Some("google".into()),
+        issuer: Some("https://accounts.google.com".into()),
         token_url: None,
         client_id: None,
         client_auth: None,
         scopes: vec!["mail".into()],
+        missed_scopes: vec!["calendar".into()],
     };
     let expires_at = Some(START + TimeDelta::hours(1));
     let new = CredentialRowDraft {
@@ -708,6 +711,19 @@ fn in_seconds(world: &StoreHarness, seconds: i64) -> DateTime<Utc> {
 async fn claim(store: &Store, world: &StoreHarness, read: &StoredCredential) -> Option<i64> {
     let until = in_seconds(world, 30);
     store.claim_refresh(read.credential.id, read.credential.version, until).await.unwrap()
+}
+
+async fn missed_scopes_are_kept_over_the_version_that_was_read_and_are_no_write(world: &StoreHarness) {
+    let read = put(world).await;
+    let (id, version) = (read.credential.id, read.credential.version);
+    let oauth = OAuth { provider: Some("google".into()), missed_scopes: vec!["mail".into()], ..OAuth::default() };
+    world.pass(5);
+    assert!(!world.store.note_missed_scopes(id, version + 1, &oauth).await.unwrap());
+    assert!(!world.store.note_missed_scopes(new_id(world.now()), version, &oauth).await.unwrap());
+    assert_eq!(get(world).await, read);
+    assert!(world.store.note_missed_scopes(id, version, &oauth).await.unwrap());
+    let credential = Credential { oauth: Some(oauth), ..read.credential.clone() };
+    assert_eq!(get(world).await, StoredCredential { credential, ..read });
 }
 
 async fn one_refreshes_at_a_time(world: &StoreHarness) {

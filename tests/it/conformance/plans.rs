@@ -84,6 +84,22 @@ async fn lists_use_indexes_when_planned_on_tables_with_a_row_or_two() {
     reads_little(world, before, READ).await;
 }
 
+/// The few rows that there are may be all of one tenant and of one kind: then an index of ids alone promises as much as
+/// that of the tenant.
+#[tokio::test]
+async fn lists_use_indexes_when_planned_on_tables_analysed_with_a_few_rows() {
+    let world = empty_world().await;
+    for _ in 0..3 {
+        calls(&world).await;
+        plant(&world, &["analyze tasks"]).await;
+    }
+    calls(&world).await;
+    store_much(&world).await;
+    let before = read_of(&world).await;
+    calls(&world).await;
+    reads_little(world, before, READ).await;
+}
+
 #[tokio::test]
 async fn plans_use_indexes_on_tables_analysed_when_full() {
     let world = quiet_world().await;
@@ -350,6 +366,14 @@ async fn store_much(world: &StoreHarness) {
             "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at,
                                      last_used_at)
              select gen_random_uuid(), 'tenant-' || n, gen_random_uuid(), n, 't', 'text/plain', 1, '', {now}, {now} from {each}"
+        ),
+        format!(
+            "insert into mcp_listed (server, first_listed_at, listed_at) select 'server-' || n, {now}, {now} from {each}
+             on conflict do nothing"
+        ),
+        format!(
+            "insert into tool_pins (server, tool, accepted_hash, accepted, accepted_at)
+             select 'server-' || n, 't', 'h', '{{}}', {now} from {each} on conflict do nothing"
         ),
         "update runs set state = case state when 'started' then 'running' else 'queued' end
           where state in ('ready', 'started', 'parked')"

@@ -207,7 +207,7 @@ async fn clear(world: &StoreHarness, scene: &Scene) {
 }
 
 /// Returns once the other has done its work or waits for a lock.
-async fn until_stuck_or_done<T>(watcher: &mut PgConnection, other: &tokio::task::JoinHandle<T>) {
+pub async fn until_stuck_or_done<T>(watcher: &mut PgConnection, other: &tokio::task::JoinHandle<T>) {
     let waits = "select exists(select 1 from pg_locks l join pg_stat_activity a on a.pid = l.pid
                   where not l.granted and a.datname = current_database())";
     while !other.is_finished() {

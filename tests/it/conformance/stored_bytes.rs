@@ -13,7 +13,8 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    CredentialRowDraft, Finish, Idempotency, NewDeadLetter, NotingKind, StoreError, StoredAnswer, TaskFilter,
+    AuditFilter, CredentialRowDraft, Finish, Idempotency, NewDeadLetter, NotingKind, StoreError, StoredAnswer,
+    TaskFilter,
 };
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -29,6 +30,7 @@ on_both!(
     every_new_thing_of_a_full_tenant_is_refused,
     facts_of_a_full_tenant_are_counted_deleted_and_not_noted,
     entries_of_requests_that_a_tenant_may_repeat_count_and_are_refused_to_a_full_one,
+    trials_are_on_the_record_and_count_as_stored_bytes,
     answers_under_keys_count_for_their_tenant_and_those_to_admins_for_none,
     repetition_of_what_was_done_is_answered_to_a_full_tenant,
     tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are,
@@ -512,6 +514,26 @@ async fn entries_of_requests_that_a_tenant_may_repeat_count_and_are_refused_to_a
     store.delete_fact(every, fact.id, "token:t", None).await.unwrap();
     assert!(stored(world).await < kept);
     store.put_recipient(every, "b", &Recipient::default(), None).await.unwrap();
+}
+
+async fn trials_are_on_the_record_and_count_as_stored_bytes(world: &StoreHarness) {
+    let store = &world.store;
+    let before = stored(world).await;
+    let body = json!({ "tool": "files.read", "version": "1", "arguments": "a\0b", "confirmed": true });
+    store.record_tool_trial("a", "token:t", body.clone()).await.unwrap();
+    let full = stored(world).await;
+    assert!(full >= before + 60, "{before} became {full}");
+    let filter = AuditFilter { action: Some("tool.called".into()), limit: 9, ..AuditFilter::default() };
+    for (tenant, count) in [("a", 1), ("b", 0)] {
+        let told = store.audit_page(&Scope::Only(tenant_of(tenant)), &filter).await.unwrap().rows;
+        let kept = json!({ "tool": "files.read", "version": "1", "arguments": "a\u{FFFD}b", "confirmed": true });
+        assert!(told.iter().all(|act| act.actor == "token:t" && act.tenant_id == "a" && act.body == kept), "{told:?}");
+        assert_eq!(told.len(), count);
+    }
+    limit(world, full).await;
+    assert_eq!(is_full(store.record_tool_trial("a", "token:t", body.clone()).await), (full, full));
+    assert_eq!(stored(world).await, full, "nothing was recorded");
+    store.record_tool_trial("b", "token:t", body).await.unwrap();
 }
 
 async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: &StoreHarness) {

@@ -70,6 +70,8 @@ async fn tools_for_http_reach_none_of_them() {
         compute: Compute::new(1),
         credentials: no_credentials(),
         used_secrets: Default::default(),
+        continuation: None,
+        progress: Default::default(),
     };
     for name in ["http_request", "http_send"] {
         let tool = &tools.find(name).unwrap().tool;

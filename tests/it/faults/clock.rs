@@ -12,7 +12,7 @@ use serde_json::json;
 use super::harness::FaultHarness;
 use crate::support::binary::TempDir;
 use crate::support::postgres_server::PostgresServer;
-use crate::support::servers;
+use crate::support::stepped_clock::{by_the_clock_in, step};
 use crate::support::world::{World, on_both};
 
 /// Longer than the services need to look at the clock again.
@@ -20,14 +20,6 @@ const WELL: Duration = Duration::from_secs(3);
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
-
-/// Moves the process's clock to so many seconds from the machine's.
-fn step(file: &Path, seconds: i64) {
-    // put in its place whole: the process reads it at each look at the clock
-    let new = file.with_extension("new");
-    std::fs::write(&new, format!("{seconds:+}\n")).unwrap();
-    std::fs::rename(&new, file).unwrap();
-}
 
 on_both! {
     change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due
@@ -59,16 +51,6 @@ async fn change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due(world: 
 
 fn pausing() -> TaskChange {
     TaskChange::Pause { reason: None }
-}
-
-/// The environment that makes a process go by the clock in this file.
-fn by_the_clock_in(file: &Path) -> [(&'static str, String); 4] {
-    [
-        ("LD_PRELOAD", servers::faketime()),
-        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
-        ("FAKETIME_NO_CACHE", "1".into()),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-    ]
 }
 
 /// Jumps about, and judges after each jump: back only to where the clock has been.

@@ -259,6 +259,13 @@ impl FaultHarness {
         made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
     }
 
+    /// A pipeline of one step, the agent of which may use these tools.
+    pub async fn agent_step_with(&mut self, tools: &[&str], trigger: Value) -> String {
+        let steps = json!([{ "name": "step", "agent": { "instruction": "go", "tools": tools } }]);
+        let made = self.task_of("pipeline", json!({ "steps": steps }), trigger).await;
+        made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
+    }
+
     /// A pipeline that reserves, which may be done twice, and pays.
     pub async fn reserving(&mut self, trigger: Value) -> String {
         let request = |method: &str, what: &str| json!({ "method": method, "url": self.effects.url(), "body": { what: "{{ run.id }}" } });

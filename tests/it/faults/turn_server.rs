@@ -150,7 +150,7 @@ async fn complete(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) ->
     let (step, message, finish) = match results.is_empty() {
         true => {
             let call = |(number, name): (i32, &&str)| {
-                let function = json!({ "name": name, "arguments": "{}" });
+                let function = json!({ "name": name, "arguments": arguments_for(name) });
                 json!({ "id": format!("call_{number}"), "type": "function", "function": function })
             };
             let calls: Vec<Value> = (1..).zip(&names).map(call).collect();
@@ -163,6 +163,11 @@ async fn complete(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) ->
     let usage = json!({ "prompt_tokens": INPUT, "completion_tokens": OUTPUT, "total_tokens": TOKENS });
     let choice = json!({ "index": 0, "message": message, "finish_reason": finish });
     Json(json!({ "choices": [choice], "usage": usage }))
+}
+
+/// The arguments that a tool is called with: the one of an MCP server needs some.
+fn arguments_for(tool: &str) -> &'static str {
+    if tool == "one__confirm" { r#"{"env":"prod"}"# } else { "{}" }
 }
 
 fn text_of(content: &Value) -> String {

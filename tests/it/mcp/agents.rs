@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A model that calls the tool of the server, and then answers.
-async fn model(wire: Wire) -> MockServer {
+pub async fn model(wire: Wire) -> MockServer {
     let server = MockServer::start().await;
     let streamed = |reply: &FakeReply| ResponseTemplate::new(200).set_body_raw(reply.events(wire), "text/event-stream");
     let call = streamed(&calling(&[("c1", "one__echo", r#"{"text":"hello"}"#)]));
@@ -29,7 +29,8 @@ async fn model(wire: Wire) -> MockServer {
     server
 }
 
-fn config(wire: Wire, model: &MockServer, command: &[String]) -> String {
+/// A configuration with the model, and with a server `one` whose tool `echo` nobody is asked about.
+pub fn config(wire: Wire, model: &MockServer, command: &[String]) -> String {
     format!(
         "[llm.models.main]\nprovider = \"{}\"\nbase_url = \"{}/v1\"\nmodel = \"model-7\"\napi_key = \"sk-test-0123456789\"\n\
          [[mcp_servers]]\nname = \"one\"\ncommand = {}\n\

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use reveille::base::clock::pause;
 use reveille::ports::tool::mcp::McpState;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::harness::{McpHarness, PATIENCE, by_command, by_url, code, text};
+use super::harness::{LOOK, McpHarness, PATIENCE, by_command, by_url, code, text};
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir};
 use crate::support::mcp::McpFixture;
@@ -111,13 +112,35 @@ async fn call_after_the_end_of_the_servers_is_not_sent() {
 async fn readiness_names_a_server_that_is_away() {
     let mut service = Service::new().with_config(BROKEN);
     service.start().await;
-    let ready = Api::of(&service).get("/readyz").await;
-    assert_eq!(ready["ready"], true, "{ready:#}");
+    let api = Api::of(&service);
+    let tried = async {
+        loop {
+            let ready = api.get("/readyz").await;
+            assert_eq!(ready["ready"], true, "{ready:#}");
+            match ready["mcp_servers"][0]["state"].as_str() {
+                Some("connecting") => pause(LOOK).await,
+                _ => return ready,
+            }
+        }
+    };
+    let ready = timeout(PATIENCE, tried).await.expect("the server is tried in time");
     let [server] = ready["mcp_servers"].as_array().unwrap().as_slice() else { panic!("{ready:#}") };
     assert_eq!((&server["name"], &server["fault"]), (&json!("broken"), &json!("away")));
     assert_eq!(server["state"], "unavailable", "{ready:#}");
     let names: BTreeSet<&str> = server.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(names, BTreeSet::from(["name", "state", "fault", "since"]), "nothing that tells of the setup");
+    assert!(service.terminate().await.success());
+}
+
+#[tokio::test]
+async fn start_of_the_service_waits_for_no_server() {
+    let silent = ["sh", "-c", "sleep 1000"];
+    let config = format!("[[mcp_servers]]\nname = \"silent\"\ncommand = {}\nconnect_seconds = 300\n", json!(silent));
+    let mut service = Service::new().with_config(&config);
+    service.start().await;
+    let ready = Api::of(&service).get("/readyz").await;
+    assert_eq!(ready["ready"], true, "{ready:#}");
+    assert_eq!(ready["mcp_servers"][0]["state"], "connecting", "{ready:#}");
     assert!(service.terminate().await.success());
 }
 

@@ -5,6 +5,8 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
+use super::harness::until_listed;
+use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir, reveille};
 use crate::support::mcp::{McpFixture, hostile_command};
 
@@ -90,6 +92,7 @@ async fn tool_show_shows_a_tool_of_a_server_with_its_parameters() {
     let echo = "[mcp_servers.tools.echo]\ncategory = \"read\"\nconsequence = \"low\"\n";
     let mut service = Service::new().with_config(&format!("{}{echo}", command_section("one", &fixture.command())));
     service.start().await;
+    until_listed(&Api::of(&service), &["one.echo"]).await;
 
     let done = typed(&service, &["tool", "show", "one.echo"]).await;
     let shown = String::from_utf8(done.stdout).unwrap();

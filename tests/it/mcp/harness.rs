@@ -11,6 +11,7 @@ use reveille::base::id::Tenant;
 use reveille::base::metrics::Metrics;
 use reveille::ports::egress::{Egress, Settings};
 use reveille::ports::tool::mcp::{self, McpHealth, McpServerDefinition, McpServers};
+use reveille::ports::tool::pins::ToolPins;
 use reveille::ports::tool::registry::RegisteredTool;
 use reveille::ports::tool::{
     self, ToolCaller, ToolCatalog, ToolContext, ToolError, ToolOutput, ToolRegistry, UsedSecrets,
@@ -21,11 +22,12 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::agent::harness::{Ledger, RUN, no_credentials};
+use crate::support::api::Api;
 
 /// How long anything may take on a loaded machine with two cores.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How often something that comes by itself is looked for.
-const LOOK: Duration = Duration::from_millis(20);
+pub const LOOK: Duration = Duration::from_millis(20);
 
 /// The MCP servers of one test.
 pub struct McpHarness {
@@ -67,6 +69,15 @@ impl McpHarness {
 
     /// As [`McpHarness::start`], with credentials.
     pub async fn start_with(servers: &[Value], credentials: Credentials) -> McpHarness {
+        McpHarness::start_pinned(servers, credentials, None).await
+    }
+
+    /// As [`McpHarness::start_with`], with the place where accepted definitions are kept; `None`: all are accepted.
+    pub async fn start_pinned(
+        servers: &[Value],
+        credentials: Credentials,
+        pins: Option<Arc<dyn ToolPins>>,
+    ) -> McpHarness {
         let mut definitions: Vec<McpServerDefinition> = serde_json::from_value(json!(servers)).expect("servers");
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok();
         mcp::fill_variables(&mut definitions, variable).expect("their variables");
@@ -75,8 +86,10 @@ impl McpHarness {
         let tools = ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools").with_servers(names);
         let (catalog, metrics) = (ToolCatalog::new(tools), Metrics::new());
         let supervisor = Some(PathBuf::from(env!("CARGO_BIN_EXE_reveille")));
-        let servers = McpServers::new(prepared, &credentials, &catalog, supervisor, Clock::system(), &metrics);
-        servers.start(&Handle::current()).await;
+        let servers = McpServers::new(prepared, &credentials, &catalog, supervisor, Clock::system(), &metrics, pins);
+        servers.start(&Handle::current());
+        let tried = timeout(PATIENCE, servers.first_tried()).await;
+        tried.unwrap_or_else(|_| panic!("not tried in time: {:?}", servers.health()));
         McpHarness { servers, catalog, metrics, host: Arc::default() }
     }
 
@@ -131,6 +144,8 @@ impl McpHarness {
             compute: Compute::new(1),
             credentials: no_credentials(),
             used_secrets: UsedSecrets::default(),
+            continuation: None,
+            progress: Default::default(),
         }
     }
 
@@ -164,6 +179,20 @@ impl McpHarness {
     pub async fn stop(self) {
         self.servers.stop().await;
     }
+}
+
+/// Returns once the service has these tools.
+pub async fn until_listed(api: &Api, tools: &[&str]) {
+    let listed = async {
+        loop {
+            let there = api.get("/v1/tools").await.to_string();
+            if tools.iter().all(|tool| there.contains(&format!("\"{tool}\""))) {
+                return;
+            }
+            pause(LOOK).await;
+        }
+    };
+    timeout(PATIENCE, listed).await.unwrap_or_else(|_| panic!("not listed in time: {tools:?}"));
 }
 
 /// The text of an answer in words.

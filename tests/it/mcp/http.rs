@@ -1,9 +1,11 @@
 //! MCP servers over HTTP: of each era, and with credentials, which go along and nowhere else.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::base::clock::Clock;
+use reveille::base::clock::{Clock, pause};
 use reveille::base::id::Scope;
 use reveille::base::secret::Secret;
 use reveille::domain::credential::{CredentialUse, OAuth, Reference};
@@ -12,8 +14,11 @@ use reveille::ports::vault::credentials::{Credentials, Renewal, RenewalError};
 use reveille::ports::vault::{self, KeySource, Vault, WithoutKeys};
 use reveille::store::{self, CredentialRowDraft, Store, StoredCredential, UseFilter, next_generation};
 use serde_json::{Value, json};
+use tokio::time::timeout;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::harness::{McpHarness, by_url, code, egress, text, with};
+use super::harness::{LOOK, McpHarness, PATIENCE, by_url, code, egress, text, with};
 use crate::agent::harness::RUN;
 use crate::support::binary::TempDir;
 use crate::support::mcp::{McpFixture, McpHttpServer, everything_http};
@@ -54,6 +59,11 @@ impl GuardedServer {
 
     /// Saves a tenant's token, which goes into requests so.
     async fn save(&self, tenant: &str, token: &str, inject: Value, oauth: Option<OAuth>) {
+        self.save_at(self.http.host(), tenant, token, inject, oauth).await;
+    }
+
+    /// As [`GuardedServer::save`], for another server.
+    async fn save_at(&self, host: &str, tenant: &str, token: &str, inject: Value, oauth: Option<OAuth>) {
         let reference = Reference::parse("remote").expect("a reference");
         let document = Secret::new(json!({ "token": token }).to_string());
         let generation = next_generation(None, self.store.clock().now());
@@ -62,7 +72,7 @@ impl GuardedServer {
             tenant_id: tenant.into(),
             service: "remote".into(),
             account_name: "primary".into(),
-            hosts: vec![self.http.host().into()],
+            hosts: vec![host.into()],
             inject: Some(serde_json::from_value(inject).expect("a place")),
             oauth,
             document: Some(sealed),
@@ -158,6 +168,109 @@ async fn credential_goes_with_each_call_of_its_tenant_and_is_on_the_record() {
         );
         assert!(uses.iter().all(|used| used.host == server.http.host()), "{uses:#?}");
     }
+}
+
+/// A server of the old era. Each session is named after the token of the request that began it.
+async fn old_server() -> MockServer {
+    let server = MockServer::start().await;
+    let answer = |request: &Request| {
+        let Ok(message) = request.body_json::<Value>() else { return ResponseTemplate::new(405) };
+        let result = |result: Value| {
+            ResponseTemplate::new(200).set_body_json(json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }))
+        };
+        match message["method"].as_str() {
+            Some("server/discover") => ResponseTemplate::new(400),
+            Some("initialize") => {
+                let named = json!({ "name": "old", "version": "1" });
+                result(json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": named }))
+                    .insert_header("mcp-session-id", header(request, "authorization").replace("Bearer ", "of-"))
+            }
+            Some("tools/list") => result(json!({ "tools": [{ "name": "echo", "inputSchema": { "type": "object" } }] })),
+            Some("tools/call") => result(json!({ "content": [{ "type": "text", "text": "hello" }] })),
+            _ => ResponseTemplate::new(202),
+        }
+    };
+    Mock::given(any()).respond_with(answer).mount(&server).await;
+    server
+}
+
+fn header(request: &Request, name: &str) -> String {
+    request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn each_tenant_has_a_session_of_its_own_with_an_old_server() {
+    let (guarded, old) = (GuardedServer::start(&[]).await, old_server().await);
+    let host = old.address().to_string();
+    for (tenant, token) in [("ops", OPS), ("ann", ANN), ("ben", BEN)] {
+        guarded.save_at(&host, tenant, token, bearer(), None).await;
+    }
+    let server = with(by_url("remote", &old.uri()), json!({ "credential": "remote", "listed_as": "ops" }));
+    let harness = McpHarness::start_with(&[server], guarded.credentials.clone()).await;
+    for tenant in ["ann", "ben", "ann"] {
+        let called = harness.call_in(&harness.context(tenant), "remote.echo", json!({})).await;
+        assert_eq!(text(called), "hello");
+    }
+    harness.stop().await;
+    let requests = old.received_requests().await.expect("requests are recorded");
+    let calls = requests
+        .iter()
+        .filter(|request| request.body_json::<Value>().is_ok_and(|message| message["method"] == "tools/call"));
+    let calls: Vec<[String; 2]> =
+        calls.map(|call| [header(call, "mcp-session-id"), header(call, "authorization")]).collect();
+    assert_eq!(calls, [ANN, BEN, ANN].map(|token| [format!("of-{token}"), format!("Bearer {token}")]));
+}
+
+#[tokio::test]
+async fn answer_over_http_that_breaks_off_in_mid_call_leaves_the_outcome_unknown() {
+    let fixture = McpFixture::new();
+    let http = fixture.start_http().await;
+    let harness = McpHarness::start(&[by_url("remote", &http.url)]).await;
+    assert_eq!(code(harness.call("remote.die", json!({})).await), "outcome_unknown");
+    assert_eq!(fixture.noted("died").len(), 1);
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn long_answer_is_read_in_the_turn_of_the_tenant_that_calls_with_the_operators_credential() {
+    let server = GuardedServer::start(&[OPS]).await;
+    server.save_all(&[("ops", OPS)]).await;
+    let harness = server.connect(json!({ "credential": "remote", "credential_of": "ops" })).await;
+    let (tool, context) = (harness.tool("remote.echo").await, harness.context("ann"));
+    let long = format!("{} {OPS}", "long ".repeat(40_000));
+    let called = tool.tool.call(&context, json!({ "text": long })).await;
+    let (free, is_free) = std::sync::mpsc::channel::<()>();
+    let mut busy = pin!(context.compute.run("ben", move || is_free.recv()));
+    assert!((&mut busy).now_or_never().is_none(), "the only thread is taken");
+    let mut cleaned = pin!(context.used_secrets.clean(called));
+    assert!((&mut cleaned).now_or_never().is_none());
+    assert_eq!(context.compute.queued(), 1, "it waits for the turn of ann, on the threads of its run");
+    free.send(()).unwrap();
+    busy.await.unwrap().unwrap();
+    assert!(text(cleaned.await).ends_with("long  [redacted]"));
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn changed_tools_are_listed_again_over_the_connection_of_a_tenant() {
+    let server = GuardedServer::start(&[OPS, ANN]).await;
+    server.save_all(&[("ops", OPS), ("ann", ANN)]).await;
+    let harness = server.connect(json!({ "credential": "remote", "listed_as": "ops" })).await;
+    text(harness.call("remote.echo", json!({ "text": "hello" })).await);
+    let lists = || {
+        let lines = server.fixture.journal().into_iter();
+        lines.filter(|line| line["received"] == "tools/list" && line["token"] == ANN).count()
+    };
+    let before = lists();
+    assert!(before > 0, "they are listed before the first call");
+    server.fixture.set_plan(&json!({ "tokens": [OPS, ANN], "hide": ["measure"] }));
+    let listed = async {
+        while lists() == before {
+            pause(LOOK).await;
+        }
+    };
+    timeout(PATIENCE, listed).await.expect("a list in time");
+    harness.stop().await;
 }
 
 /// The server refuses a call without this header.

@@ -1,10 +1,14 @@
-//! Answers of MCP tools: data and texts, what is named and kept beside them, and failures in the words of the tool.
+//! Answers of MCP tools: data and texts, what is named and kept beside them, failures in the words of the tool, and
+//! questions to a person.
 
-use reveille::ports::tool::{HostError, ToolCaller, ToolContext};
+use std::sync::Arc;
+
+use reveille::domain::approval::{CallContinuation, ServerAnswer};
+use reveille::ports::tool::{HostError, NeededInput, ToolCaller, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::harness::{McpHarness, by_command, code, text};
+use super::harness::{McpHarness, by_command, text};
 use crate::agent::harness::RUN;
 use crate::support::mcp::{McpFixture, everything_command};
 
@@ -110,13 +114,69 @@ async fn failed_tool_is_an_observation_in_its_words() {
     harness.stop().await;
 }
 
+/// The question by which a call ends.
+pub fn needed(called: Result<ToolOutput, ToolError>) -> NeededInput {
+    match called {
+        Err(ToolError::NeedsInput(needed)) => *needed,
+        other => panic!("no question: {other:?}"),
+    }
+}
+
 #[tokio::test]
-async fn tool_that_asks_a_person_is_answered_by_nobody() {
+async fn tool_that_asks_a_person_ends_with_its_question_and_goes_on_with_the_answer() {
     let fixture = McpFixture::new();
     let harness = McpHarness::start(&[by_command("new", &fixture.command())]).await;
-    let code = code(harness.call("new.confirm", json!({ "env": "prod" })).await);
-    // a server of the current revision knows that nobody can be asked
-    assert!(["mcp_error_32021", "mcp_needs_input"].contains(&code.as_str()), "{code}");
+    let arguments = || json!({ "env": "prod" });
+    let asked = needed(harness.call("new.confirm", arguments()).await);
+    assert_eq!(asked.form.question, "Deploy to prod?");
+    assert_eq!(asked.form.parameters["properties"]["sure"]["type"], "boolean");
+    assert_eq!(asked.form.parameters["required"], json!(["sure"]));
+    assert_eq!((asked.question.server.as_str(), asked.question.request_state().as_deref()), ("new", Some("s-prod")));
     assert_eq!(fixture.noted("answer"), [Value::Null], "it was called once, and had no answer");
+    let go_on = |answer| {
+        let continuation = CallContinuation { question: asked.question.clone(), answer };
+        ToolContext { continuation: Some(Arc::new(continuation)), ..harness.context("ann") }
+    };
+    let accepted = go_on(ServerAnswer::Accept(json!({ "sure": true })));
+    assert_eq!(text(harness.call_in(&accepted, "new.confirm", arguments()).await), "deployed to prod");
+    assert_eq!(fixture.noted("answer"), [Value::Null, json!({ "sure": true })]);
+    let declined = go_on(ServerAnswer::Decline);
+    let again = needed(harness.call_in(&declined, "new.confirm", arguments()).await);
+    assert_eq!(again.question.continuation.round, 2, "it asks once more");
+    let metrics = harness.metrics.text();
+    for line in [
+        r#"reveille_mcp_questions_total{server="new",outcome="asked"} 2"#,
+        r#"reveille_mcp_calls_total{server="new",outcome="asked"} 2"#,
+    ] {
+        assert!(metrics.contains(line), "no {line} in {metrics}");
+    }
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn step_and_condition_are_told_of_the_question_and_nobody_is_asked() {
+    let fixture = McpFixture::new();
+    let harness = McpHarness::start(&[by_command("new", &fixture.command())]).await;
+    for called_by in [ToolCaller::Step, ToolCaller::Poll] {
+        let context = ToolContext { called_by, ..harness.context("ann") };
+        let failed = harness.call_in(&context, "new.confirm", json!({ "env": "prod" })).await.unwrap_err();
+        let (_, code, message) = failed.model_message().expect("a failure");
+        assert_eq!(code, "mcp_needs_input");
+        assert!(message.contains("a run of an agent can wait") && message.ends_with("Deploy to prod?"), "{message}");
+    }
+    assert!(harness.metrics.text().contains(r#"reveille_mcp_questions_total{server="new",outcome="refused"} 2"#));
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn question_with_a_secret_in_its_state_is_put_to_nobody() {
+    let fixture = McpFixture::new();
+    let harness = McpHarness::start(&[by_command("new", &fixture.command())]).await;
+    let context = harness.context("ann");
+    context.used_secrets.add(["s-prod"]);
+    let failed = harness.call_in(&context, "new.confirm", json!({ "env": "prod" })).await.unwrap_err();
+    let (_, code, message) = failed.model_message().expect("a failure");
+    assert_eq!(code, "mcp_needs_input");
+    assert!(message.contains("with a secret in its question"), "{message}");
     harness.stop().await;
 }

@@ -140,13 +140,27 @@ async fn flood_of_stderr_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn request_of_a_server_for_a_person_a_sample_or_roots_is_refused_as_unknown() {
+async fn server_that_floods_its_output_is_let_go_and_harms_no_other() {
+    let loud = by_command("loud", &hostile_command("flood-stdout"));
+    let harness = McpHarness::start(&[loud, by_command("plain", &hostile_command("plain"))]).await;
+    let let_go = async {
+        while harness.health("loud").fault != Some("flood") {
+            assert_eq!(text(harness.call("plain.echo", json!({ "text": "hello" })).await), "hello");
+        }
+    };
+    timeout(PATIENCE, let_go).await.expect("it is let go in time");
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn request_for_a_sample_or_roots_is_refused_as_unknown_and_one_for_a_person_told_that_nobody_chose() {
     let dir = TempDir::new();
     let journal = dir.path().join("journal.jsonl");
     let command = hostile_command(&format!("nagging={}", journal.display()));
     let harness = McpHarness::start(&[by_command("nagging", &command)]).await;
     assert_eq!(text(harness.call("nagging.echo", json!({ "text": "hello" })).await), "hello");
-    until_written(&journal, r#"{"refused":-32601}"#, 3).await;
+    until_written(&journal, r#"{"refused":-32601}"#, 2).await;
+    until_written(&journal, r#"{"answered":"cancel"}"#, 1).await;
     harness.stop().await;
 }
 

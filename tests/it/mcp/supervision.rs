@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use super::harness::until_listed;
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir, reveille};
 use crate::support::mcp::{McpFixture, alive, hostile_command};
@@ -200,6 +201,7 @@ async fn runs_share_one_process_per_server() {
     let mut service = Service::new().with_config(&config);
     service.start().await;
     let api = Api::of(&service);
+    until_listed(&api, &["one.echo", "two.echo"]).await;
     let task = api.post("/v1/tasks", &echoing_task()).await;
     let start = format!("/v1/tasks/{}/run", task["id"].as_str().unwrap());
     let mut runs = Vec::new();

@@ -147,7 +147,7 @@ impl OAuthHarness {
 
     /// Connects ann's account, as a person does with a link.
     pub async fn connect(&self, instance: &Instance) {
-        let started = instance.connector.start("ann", &calendar(), "token:admin").expect("a link");
+        let started = instance.connector.start("ann", &calendar(), "token:admin").await.expect("a link");
         let back = self.server.agree(started.url.as_str(), "ann-at-the-provider").await;
         let (state, code) = (parameter(&back, "state"), parameter(&back, "code"));
         let flow = instance.connector.offer(&state).await.expect("an offer").flow;

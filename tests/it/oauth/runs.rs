@@ -48,7 +48,7 @@ async fn connect(world: &World, instance: &Instance, server: &OAuthServer) {
     let (vault, providers) = (world.vault(), world.oauth.clone());
     let egress = Egress::new(&world.egress).unwrap();
     let (_, connector) = oauth::open(&instance.store, &vault, &egress, &providers, PUBLIC_URL);
-    let started = connector.start("ann", &calendar(), "token:admin").unwrap();
+    let started = connector.start("ann", &calendar(), "token:admin").await.unwrap();
     let back = server.agree(started.url.as_str(), "ann-at-the-provider").await;
     let (state, code) = (parameter(&back, "state"), parameter(&back, "code"));
     let connected = instance.on(|_| async move {

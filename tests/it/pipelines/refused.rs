@@ -7,6 +7,9 @@ use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::ports::tool::ToolRegistry;
+use reveille::ports::tool::absence::ToolAbsence;
+use reveille::ports::tool::policy::ToolPolicy;
+use reveille::ports::tool::registry::RegisteredTool;
 use serde_json::{Map, Value, json};
 
 use super::harness::{answer, failure, faults, run};
@@ -139,6 +142,18 @@ async fn step_of_a_tool_whose_server_is_away_is_not_saved_and_its_run_comes_to_i
     let agent = json!({ "name": "s", "agent": { "instruction": "Look.", "tools": ["github.search"] } });
     let rules = json!({ "github.search": { "gate": "confirm" } });
     assert_eq!(faults(&stage, json!({ "steps": [agent], "approvals": rules })), []);
+}
+
+#[tokio::test]
+async fn step_of_a_tool_that_nobody_has_accepted_is_not_saved_and_its_run_comes_to_it_again() {
+    let mut stage = AgentHarness::new(vec![], vec![]);
+    let search = RegisteredTool::new(Arc::new(FakeTool::echo("github.search")), ToolPolicy::default()).unwrap();
+    let of_server = ToolRegistry::new(vec![]).unwrap().with_servers(["github"]);
+    stage.agent.tools = Arc::new(of_server.with_waiting([Arc::new(search)]));
+    let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "github.search", "args": { "n": 1 } } }] });
+    let place = "/action/config/steps/0/tool/name".to_owned();
+    assert_eq!(faults(&stage, steps.clone()), [(place, ToolAbsence::NotAccepted.message("github.search"))]);
+    assert_eq!(failure(run(&stage, steps, None).await), "retry mcp_tool_not_accepted None");
 }
 
 #[tokio::test]

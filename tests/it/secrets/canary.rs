@@ -304,6 +304,19 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
         said.push(("a trial".into(), tried.to_string()));
         tasks.push(instance.task(json!({ "trigger": trigger })).await);
     }
+    // tools that a person tries
+    for (tool, arguments) in [
+        ("http_request", json!({ "url": place("/echo"), "credential": "shop" })),
+        ("http_request", json!({ "url": place("/echo"), "credential": "shop/query" })),
+        ("look_up", json!({ "q": "x" })),
+    ] {
+        let path = format!("/v1/tools/{tool}/call");
+        let body = json!({ "tenant_id": "ann", "arguments": arguments, "confirmed": true });
+        let (status, tried) = instance.ask("POST", &path, ADMIN, Some(body)).await;
+        assert_eq!(status, 200, "{tool}: {tried}");
+        assert!(tried.to_string().contains("[redacted]"), "{tool}: {tried}");
+        said.push((path, tried.to_string()));
+    }
     world.advance(75.0);
     instance.poll().await;
     instance.settle(0).await;

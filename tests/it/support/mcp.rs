@@ -36,7 +36,8 @@ impl McpFixture {
     }
 
     /// Has it serve this from now on: `echo` (a description), `hide` (names of tools), `more` (descriptions of tools by
-    /// their names), `tokens` (those that a request over HTTP may carry; absent: it needs none).
+    /// their names), `tokens` (those that a request over HTTP may carry; absent: it needs none), `challenge` (what other
+    /// requests are told), `documents` (JSON by its path, which anybody may read), `forbid` (what each call is told).
     pub fn set_plan(&self, plan: &Value) {
         // a server never reads half a plan
         let draft = self.dir.path().join("draft");
@@ -60,8 +61,9 @@ impl McpFixture {
         McpHttpServer { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
     }
 
-    /// All that it has written down: `started`, `echo`, `died`, `hangs`, `cancelled`, `confirm`, and over HTTP the
-    /// `method` of each request; lines of a request hold its `token`.
+    /// All that it has written down: `started`, `echo`, `died`, `hangs`, `cancelled`, and over HTTP the `method` of each
+    /// request; lines of a request hold its `token`. Of a call of a tool that asks: the tool (`confirm`, `survey`,
+    /// `visit`, `steps`, `shed`, `pry`, `sample`), and the `id`, the `state` and the idempotency `key` of the request.
     pub fn journal(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.journal_path()).unwrap_or_default();
         // the last line may be half written

@@ -393,6 +393,22 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/ports/tool/mcp/stdio/bounded_lines.rs: MESSAGE_BYTES",
         By("message_is_whole_at_the_bound_and_an_error_beyond_it"),
     ),
+    (
+        "src/ports/tool/mcp/output_budget.rs: OUTPUT_BYTES",
+        By("server_writes_as_much_as_it_may_and_has_flooded_with_one_byte_or_message_more"),
+    ),
+    (
+        "src/ports/tool/mcp/output_budget.rs: OUTPUT_MESSAGES",
+        By("server_writes_as_much_as_it_may_and_has_flooded_with_one_byte_or_message_more"),
+    ),
+    (
+        "src/ports/tool/mcp/output_budget.rs: OUTPUT_BYTES_PER_SECOND",
+        By("time_adds_to_what_is_left_and_so_does_each_message_that_is_sent"),
+    ),
+    (
+        "src/ports/tool/mcp/output_budget.rs: OUTPUT_MESSAGES_PER_SECOND",
+        By("time_adds_to_what_is_left_and_so_does_each_message_that_is_sent"),
+    ),
     ("src/ports/tool/mcp/stdio/stderr_tail.rs: STDERR_BYTES", By("flood_leaves_no_more_than_its_end")),
     ("src/ports/tool/mcp/call_result.rs: LINKS", By("links_are_named_beside_the_result_up_to_their_most")),
     (
@@ -401,7 +417,59 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/ports/tool/mcp/call_result.rs: MESSAGE_CHARS", By("failed_tool_says_why_in_its_words")),
     ("src/ports/tool/mcp/fault.rs: MESSAGE_CHARS", By("message_of_a_server_is_told_up_to_its_longest")),
+    ("src/ports/tool/mcp/input/read.rs: REQUESTS", By("question_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/ports/tool/mcp/input/read.rs: KEY_BYTES", By("question_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    (
+        "src/ports/tool/mcp/input/read.rs: QUESTION_CHARS",
+        By("question_is_taken_at_each_bound_and_refused_one_beyond_it"),
+    ),
+    ("src/ports/tool/mcp/input/read.rs: STATE_BYTES", By("state_is_taken_at_its_longest_and_kept_whole")),
+    (
+        "src/ports/tool/mcp/input/read.rs: URL_BYTES",
+        By("page_has_an_address_of_https_or_of_the_loopback_and_holds_no_name"),
+    ),
+    ("src/ports/tool/mcp/input/schema.rs: FIELDS", By("question_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    (
+        "src/ports/tool/mcp/input/schema.rs: FIELD_NAME_BYTES",
+        By("question_is_taken_at_each_bound_and_refused_one_beyond_it"),
+    ),
+    ("src/ports/tool/mcp/input/schema.rs: CHOICES", By("choices_are_taken_at_their_bounds_and_refused_beyond_them")),
+    (
+        "src/ports/tool/mcp/input/schema.rs: CHOICE_CHARS",
+        By("choices_are_taken_at_their_bounds_and_refused_beyond_them"),
+    ),
+    ("src/ports/tool/mcp/input/schema.rs: ANSWER_CHARS", By("text_is_answered_up_to_its_bound_alone")),
+    (
+        "src/domain/approval/server_question.rs: ROUNDS",
+        By("answers_of_earlier_rounds_are_kept_where_the_call_is_repeated_and_rounds_have_an_end"),
+    ),
+    ("src/ports/tool/mcp/mcp_tool.rs: STATE_REPEATS", By("state_alone_is_handed_back_so_often_and_no_more")),
+    (
+        "src/ports/tool/mcp/connection/live_calls.rs: ASKED_PER_CALL",
+        By("questions_of_a_call_are_kept_up_to_their_most_and_all_are_answered"),
+    ),
     ("src/ports/tool/mcp/server.rs: CALLS_AT_ONCE", IN_TURNS),
+    (
+        "src/domain/approval/tool_pin.rs: PINS",
+        By("pins_are_kept_up_to_the_most_and_a_tool_beyond_them_is_not_recorded"),
+    ),
+    ("src/domain/approval/tool_difference.rs: LINES", By("lines_are_shown_up_to_the_most_and_counted_beyond_it")),
+    (
+        "src/domain/approval/tool_difference.rs: COMPARED",
+        By("lines_are_compared_up_to_the_most_and_beyond_it_all_are_gone_and_new"),
+    ),
+    ("src/domain/approval/tool_difference.rs: LINE_CHARS", By("line_goes_on_in_the_next_one_beyond_its_bound")),
+    ("src/engine/maintenance/tool_announcer.rs: TENANTS", By("many_tenants_are_told_in_turns")),
+    ("src/ports/tool/progress.rs: MESSAGE_CHARS", By("message_is_shown_at_its_longest_and_cut_beyond_it")),
+    (
+        "src/executor/tool_trial.rs: AT_ONCE",
+        By("no_more_are_under_way_than_the_most_and_a_tenant_leaves_some_to_others"),
+    ),
+    ("src/executor/tool_trial.rs: LIMIT_SECONDS", By("call_that_takes_too_long_is_given_up_and_may_have_acted")),
+    (
+        "src/executor/tool_trial/outcome.rs: SHOWN_BYTES",
+        By("result_is_shown_whole_up_to_the_bound_and_its_beginning_beyond_it"),
+    ),
     (
         "src/ports/tool/mcp/tenant_connections.rs: TENANT_CONNECTIONS",
         By("tenants_up_to_the_most_keep_their_connections_and_one_beyond_takes_the_place_of_the_oldest"),
@@ -519,6 +587,27 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/store/events.rs: IDS_LOOKED_AT", By("so_many_ids_are_looked_at_for_those_that_begin_so")),
     ("src/http/hooks/receipts.rs: REPORT_BYTES", By("report_is_taken_at_its_longest_and_refused_one_byte_beyond_it")),
     ("src/ports/vault/oauth/endpoint.rs: ANSWER_BYTES", OF_PROVIDERS),
+    (
+        "src/ports/vault/oauth/metadata.rs: ADDRESS_BYTES",
+        By("address_is_taken_at_its_longest_and_not_one_byte_beyond_it"),
+    ),
+    (
+        "src/ports/vault/oauth/client.rs: CLIENT_BYTES",
+        By("registration_is_read_with_its_longest_id_and_told_what_is_odd"),
+    ),
+    (
+        "src/ports/vault/oauth/known.rs: SCOPE_BYTES",
+        By("scopes_are_asked_for_up_to_their_most_and_the_operator_names_them_beyond_it"),
+    ),
+    (
+        "src/domain/credential.rs: MISSED_SCOPES",
+        By("scopes_that_are_missed_are_kept_up_to_their_most_the_last_ones_first"),
+    ),
+    (
+        "src/ports/vault/oauth/challenge.rs: CHALLENGE_BYTES",
+        By("challenge_is_found_among_several_headers_and_a_long_one_says_nothing"),
+    ),
+    ("src/ports/vault/oauth/challenge.rs: SCOPE_NAME_BYTES", By("words_that_can_be_scopes_are_taken_and_no_others")),
     ("src/ports/channel/provider.rs: ANSWER_LIMIT", OF_PROVIDERS),
     ("src/ports/channel/push.rs: ANSWER_LIMIT", OF_PROVIDERS),
     ("src/domain/task.rs: INSTRUCTION_LENGTH", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),

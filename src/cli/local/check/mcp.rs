@@ -16,6 +16,9 @@ use crate::ports::vault::credentials::Credentials;
 
 /// Tools that can't be used of which one server tells.
 const TOLD: usize = 5;
+/// Advice for a server that asks for authorisation, and has no credential.
+const WITHOUT_CREDENTIAL: &str =
+    "with credential = \"NAME\" here, and resource, its address, in [oauth.NAME], people can connect their accounts";
 
 /// Faults of the settings are told with those of their sections.
 pub async fn all(config: &Config) -> Vec<Finding> {
@@ -30,6 +33,9 @@ async fn look(server: &Arc<PreparedServer>, credentials: &Credentials, superviso
     let name = format!("mcp {}", server.name);
     match probe(server, credentials, supervisor).await {
         Ok(probed) => usable(&name, &probed),
+        Err(fault @ McpFault::Unauthorized { .. }) if server.credential.is_none() => {
+            vec![unusable(&name, &fault).hint(WITHOUT_CREDENTIAL)]
+        }
         Err(fault) => vec![unusable(&name, &fault)],
     }
 }
@@ -53,7 +59,7 @@ fn cannot_be_used(name: &str, tool: &SetAsideTool) -> Finding {
 
 fn unusable(name: &str, fault: &McpFault) -> Finding {
     match fault {
-        McpFault::Unauthorized { .. } | McpFault::Credential(_) => {
+        McpFault::Unauthorized { .. } | McpFault::Scope { .. } | McpFault::Credential(_) => {
             Finding::warning(name, "it asks for authorisation, which is not tried here")
         }
         fault => Finding::error(name, fault.detail()).hint(hint(fault)),

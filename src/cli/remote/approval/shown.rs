@@ -38,10 +38,15 @@ pub fn print_decision(approval: &Value, screen: &mut Screen) -> anyhow::Result<(
 
 fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
     let what = on_one_line(&text_of(&approval["action_summary"]));
+    let asks = match approval["server"].as_object() {
+        Some(asked) => on_one_line(&format!("{} ({})", text_of(&asked["server"]), text_of(&asked["tool"]))),
+        None => String::new(),
+    };
     vec![
         ("id", text_of(&approval["id"])),
         ("tenant", on_one_line(&text_of(&approval["tenant_id"]))),
         ("run", text_of(&approval["run_id"])),
+        ("asks", asks),
         ("what", screen.tone(Tone::Strong, what)),
         ("tool", on_one_line(&text_of(&approval["agent_name"]))),
         ("does", on_one_line(&text_of(&approval["description"]))),

@@ -14,7 +14,8 @@ use crate::config::Environment;
 Examples:
   reveille run answer 0193f7a2                     show what it asks for
   reveille run answer 0193f7a2 4                   the value of the one field that is awaited
-  reveille run answer 0193f7a2 --set party=4 --set name=Ann")]
+  reveille run answer 0193f7a2 --set party=4 --set name=Ann
+  reveille run answer 0193f7a2 --decline           tell the MCP server that asks no; the call goes on")]
 pub struct AnswerArgs {
     /// The run: its id, or the beginning of it
     #[arg(value_name = "RUN")]
@@ -25,6 +26,15 @@ pub struct AnswerArgs {
     /// A field and its value, as JSON or else as a text; may be given again
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+    /// Tell the MCP server that asks no; its call goes on
+    #[arg(long, conflicts_with_all = ["message", "set", "cancel", "done"])]
+    decline: bool,
+    /// Stop the call that asks; the model is told
+    #[arg(long, conflicts_with_all = ["message", "set", "done"])]
+    cancel: bool,
+    /// Say that you have done what an MCP server asks for on a page of its own
+    #[arg(long, conflicts_with_all = ["message", "set"])]
+    done: bool,
     /// The question, where several are open: its id, or the beginning of it
     #[arg(long, value_name = "INPUT")]
     input: Option<String>,
@@ -53,15 +63,30 @@ fn answer(args: &AnswerArgs) -> anyhow::Result<Option<Value>> {
     if let Some(message) = &args.message {
         return Ok(Some(json!({ "message": message })));
     }
+    let actions = [(args.decline, "decline"), (args.cancel, "cancel"), (args.done, "accept")];
+    if let Some((_, action)) = actions.into_iter().find(|(is_said, _)| *is_said) {
+        return Ok(Some(json!({ "action": action })));
+    }
     let fields = args.set.iter().map(|pair| change(pair)).collect::<anyhow::Result<Map<_, _>>>()?;
     Ok((!fields.is_empty()).then(|| json!({ "fields": fields })))
 }
 
-/// Prints a question for input, and what is said about it.
+/// Prints a question for input, and what is said about it: of a question of an MCP server the server, the tool and the
+/// pages to which it sends the person, host first.
 pub fn print_question(input: &Value, screen: &mut Screen) -> std::io::Result<()> {
-    screen.line(format!("\n{}", screen.tone(Tone::Strong, on_one_line(&text_of(&input["question"])))))?;
+    let asked = &input["server"];
+    if asked.is_object() {
+        let who = on_one_line(&format!("{} ({})", text_of(&asked["server"]), text_of(&asked["tool"])));
+        screen.line(format!("\n{who} asks:"))?;
+    }
+    let above = if asked.is_object() { "" } else { "\n" };
+    screen.line(format!("{above}{}", screen.tone(Tone::Strong, on_one_line(&text_of(&input["question"])))))?;
     for line in text_of(&input["description"]).lines() {
         screen.line(format!("  {}", on_one_line(line)))?;
+    }
+    for link in asked["links"].as_array().into_iter().flatten() {
+        let (host, url) = (on_one_line(&text_of(&link["host"])), on_one_line(&text_of(&link["url"])));
+        screen.line(format!("  {} (not opened): {url}", screen.tone(Tone::Notable, host)))?;
     }
     Ok(())
 }
@@ -77,7 +102,55 @@ pub fn print_inputs(run: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         let awaited: Vec<String> = input["awaited"].as_array().into_iter().flatten().map(text_of).collect();
         let flags: Vec<String> = awaited.iter().map(|name| format!("--set {name}=…")).collect();
         let named = if inputs.len() > 1 { format!(" --input {}", text_of(&input["id"])) } else { String::new() };
-        screen.line(format!("  reveille run answer {} {}{named}", text_of(&input["run_id"]), flags.join(" ")))?;
+        let is_page =
+            input["server"].is_object() && input["fields"]["properties"].as_object().is_none_or(Map::is_empty);
+        let answer = if is_page { "--done".to_owned() } else { flags.join(" ") };
+        let more: &[&str] = if input["server"].is_object() { &["--decline", "--cancel"] } else { &[] };
+        for how in [answer.as_str()].iter().chain(more) {
+            screen.line(format!("  reveille run answer {} {how}{named}", text_of(&input["run_id"])))?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::screen::TextPage;
+
+    fn printed(input: Value) -> String {
+        let page = TextPage::default();
+        print_inputs(&json!({ "inputs": [input] }), &mut Screen::plain(page.clone())).unwrap();
+        page.text()
+    }
+
+    #[test]
+    fn question_of_a_server_names_it_and_its_hosts_and_the_commands_that_answer() {
+        let asked = |links: Value, properties: Value, awaited: Value| {
+            printed(json!({
+                "id": "i1", "run_id": "r1", "question": "Deploy\u{202e}?", "description": "", "awaited": awaited,
+                "fields": { "properties": properties },
+                "server": { "server": "one", "tool": "confirm", "links": links },
+            }))
+        };
+        let others = "  reveille run answer r1 --decline\n  reveille run answer r1 --cancel\n";
+        let form = asked(json!([]), json!({ "sure": {} }), json!(["sure"]));
+        assert_eq!(
+            form,
+            format!("\none (confirm) asks:\nDeploy⟦U+202E⟧?\n  reveille run answer r1 --set sure=…\n{others}")
+        );
+        let link = json!([{ "host": "example.org", "url": "https://example.org/a", "message": "Log in" }]);
+        let page = asked(link, json!({}), json!([]));
+        let shown = "  example.org (not opened): https://example.org/a\n  reveille run answer r1 --done\n";
+        assert!(page.ends_with(&format!("{shown}{others}")), "{page}");
+    }
+
+    #[test]
+    fn question_of_an_agent_is_answered_by_its_fields_alone() {
+        let input = json!({
+            "id": "i1", "run_id": "r1", "question": "For how many?", "description": "party: is missing",
+            "awaited": ["party"], "fields": { "properties": { "party": {} } }, "server": null,
+        });
+        assert_eq!(printed(input), "\nFor how many?\n  party: is missing\n  reveille run answer r1 --set party=…\n");
+    }
 }

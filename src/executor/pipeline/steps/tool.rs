@@ -22,10 +22,14 @@ use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, 
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::schema::ToolStep;
 use crate::executor::pipeline::scope::StepScope;
-use crate::ports::tool::registry::{RegisteredTool, not_listed, unknown_tool};
+use crate::ports::tool::absence::ToolAbsence;
+use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
 use crate::ports::tool::{
     Definition, ToolCaller, ToolCatalog, ToolContext, ToolError, ToolFailure, ToolRegistry, ToolSource, ToolStatus,
 };
+
+/// Why a call that asks a person does not go on.
+const NEEDS_A_PERSON: &str = "it asks a person in the middle of the call, which this step can't; a step `agent` can";
 
 struct ToolExecution {
     name: String,
@@ -58,21 +62,22 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
 }
 
 /// A step of a tool that is not there. It can't be judged, so no task is saved with it. A run of one whose MCP server
-/// does not list it now goes on to the step, by which time the server may be back.
+/// does not list it now, or whose definition waits to be accepted, goes on to the step, by which time it may be there.
 fn read_unlisted(
     name: String,
     fields: &Map<String, Value>,
     tools: &ToolRegistry,
     reading: &mut StepReader,
 ) -> Option<Box<dyn StepKind>> {
-    let is_of_server = tools.is_of_server(&name);
-    if is_of_server && !reading.is_saved {
+    let absence = tools.absence(&name);
+    if absence.is_some() && !reading.is_saved {
         let arguments = arguments(fields, reading)?;
         return Some(Box::new(ToolExecution { catalog: reading.parts.catalog(), name, arguments, credential: None }));
     }
-    reading.below("name").fault(match is_of_server {
-        true => format!("{}; is it up?", not_listed(&name)),
-        false => format!("unknown tool `{name}`{}", did_you_mean(&name, tools.names())),
+    reading.below("name").fault(match absence {
+        Some(unlisted @ ToolAbsence::Unlisted) => format!("{}; is it up?", unlisted.message(&name)),
+        Some(waits @ ToolAbsence::NotAccepted) => waits.message(&name),
+        None => format!("unknown tool `{name}`{}", did_you_mean(&name, tools.names())),
     });
     None
 }
@@ -122,9 +127,9 @@ fn needs_a_person(tool: &RegisteredTool) -> Option<String> {
 
 /// The fault of a call of a tool that is not there.
 fn missing(tool: &str, tools: &ToolRegistry) -> StepFault {
-    match tools.is_of_server(tool) {
-        true => StepFault::passing("mcp_unavailable", not_listed(tool), None),
-        false => StepFault::new("unknown_tool", message(&unknown_tool(tool, tools.names()))),
+    match tools.absence(tool) {
+        Some(absence) => StepFault::passing(absence.code(), absence.message(tool), None),
+        None => StepFault::new("unknown_tool", message(&unknown_tool(tool, tools.names()))),
     }
 }
 
@@ -143,6 +148,7 @@ pub fn message(error: &ToolError) -> String {
             message.clone()
         }
         ToolError::Credential(error) => error.to_string(),
+        ToolError::NeedsInput(_) => NEEDS_A_PERSON.to_owned(),
     }
 }
 
@@ -189,6 +195,8 @@ impl ToolExecution {
             clock: act.world.clock.clone(),
             compute: act.world.parts.compute.clone(),
             used_secrets: act.world.used_secrets.clone(),
+            continuation: None,
+            progress: Default::default(),
         };
         let begun = act.world.clock.elapsed();
         let called = async { tool.tool.call(&context, arguments.clone()).await };
@@ -254,6 +262,8 @@ fn failed(effect: Effect, error: ToolError) -> StepFault {
         ToolError::Abort { code, message } => StepFault::new(code, message),
         ToolError::Unsent { code, message } => StepFault::passing(code, message, None),
         ToolError::Credential(error) => StepFault::credential(&error),
+        // tools know that nobody is asked here
+        needs_input @ ToolError::NeedsInput(_) => StepFault::new(needs_input.code(), message(&needs_input)),
         ToolError::Tell { kind, code, message } => match (kind, effect) {
             (ToolFailure::RateLimit, _) => StepFault::passing(code, message, None),
             (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, Effect::Once) => {
@@ -289,8 +299,11 @@ impl StepKind for ToolExecution {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::approval::InputForm;
     use crate::domain::credential::Reference;
     use crate::executor::pipeline::kind::RetryAdvice;
+    use crate::ports::tool::NeededInput;
+    use crate::ports::tool::registry::fixture::listed_tool;
     use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
     #[test]
@@ -314,13 +327,32 @@ mod tests {
     }
 
     #[test]
+    fn call_that_asks_a_person_fails_since_nobody_is_asked_here() {
+        let part = json!({ "key": "k", "message": "Sure?", "mode": "form", "fields": [] });
+        let question = json!({ "server": "a", "parts": [part], "continuation": { "kind": "continue", "round": 1 } });
+        let form = InputForm {
+            question: "Sure?".into(),
+            description: String::new(),
+            parameters: json!({}),
+            values: json!({}),
+            lacks: Vec::new(),
+        };
+        let needed = NeededInput { form, question: serde_json::from_value(question).unwrap() };
+        let StepFault { fault, again, .. } = failed(Effect::Read, ToolError::NeedsInput(Box::new(needed)));
+        assert_eq!((fault.code.as_str(), again == RetryAdvice::No), ("mcp_needs_input", true));
+        assert!(fault.message.contains("a step `agent` can"), "{}", fault.message);
+    }
+
+    #[test]
     fn tool_that_its_server_does_not_list_is_away_and_any_other_that_is_not_there_unknown() {
-        let tools = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]);
+        let waiting = [listed_tool("github.close")];
+        let tools = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]).with_waiting(waiting);
         let told = |name: &str| {
             let fault = missing(name, &tools);
             (fault.fault.code, fault.again == RetryAdvice::No)
         };
         assert_eq!(told("github.search"), ("mcp_unavailable".into(), false));
+        assert_eq!(told("github.close"), ("mcp_tool_not_accepted".into(), false));
         assert_eq!(told("gitlab.search"), ("unknown_tool".into(), true));
     }
 }

@@ -12,6 +12,7 @@ use crate::domain::approval::{
     arguments,
 };
 use crate::http::HttpState;
+use crate::http::api::approvals::view::offered;
 use crate::http::error::ApiError;
 use crate::store::{DecisionOutcome, DecisionRefusal, Grant, StoreError};
 
@@ -99,7 +100,7 @@ impl Decision {
                 &[("limit", COMMENT_LENGTH.to_string())],
             ));
         }
-        if !proposal.options.contains(&self.choice) {
+        if !proposal.offers(self.choice) {
             found.push(ArgumentFault::untranslated("/decision", "is not among the options of this approval"));
         }
         match (&self.arguments, self.choice) {
@@ -125,10 +126,17 @@ impl Decision {
         found
     }
 
-    /// The arguments that are invalid by the rules of the tool. Where it takes others by now than when the question was
-    /// put, an answer for the missing fields is taken as it is: the run that goes on with it ends, and says so.
+    /// The arguments that are invalid by the rules of the tool, and of an answer to a server, by the formats that it
+    /// names. Where the tool takes others by now than when the question was put, an answer for the missing fields is
+    /// taken as it is: the run that goes on with it ends, and says so.
     pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<ArgumentFault>, ApiError> {
         let proposal = &approval.proposal;
+        if let Some(server) = proposal.server.clone() {
+            let Some(arguments) = self.arguments.clone() else { return Ok(Vec::new()) };
+            let parameters = proposal.parameters.clone();
+            let find = move || server.invalid_fields(&parameters, &arguments);
+            return Ok(at_modifications(state.compute_for(&approval.tenant_id, find).await?));
+        }
         let registered = || state.tools.current().find(&proposal.tool).map(|registered| registered.tool.clone());
         let Some(tool) = state.pipeline.agent_of_steps(&proposal.tool, &proposal.version).or_else(registered) else {
             return Ok(Vec::new());
@@ -138,11 +146,7 @@ impl Decision {
             return Ok(Vec::new());
         };
         let unfit = state.compute_for(&approval.tenant_id, move || tool.invalid_input(&arguments)).await?;
-        let argument_fault = |FieldFault { name, fault }| {
-            let pointer = format!("/modifications/{}", escape(&name));
-            ArgumentFault { pointer, ..fault }
-        };
-        Ok(unfit.into_iter().map(argument_fault).collect())
+        Ok(at_modifications(unfit))
     }
 
     /// Puts the answer to the store, and gives the grant that goes with it. Answers how things stand and the grant.
@@ -241,6 +245,15 @@ impl GrantRequest {
     }
 }
 
+/// Faults of fields as faults of the arguments of a decision.
+fn at_modifications(unfit: Vec<FieldFault>) -> Vec<ArgumentFault> {
+    let argument_fault = |FieldFault { name, fault }| {
+        let pointer = format!("/modifications/{}", escape(&name));
+        ArgumentFault { pointer, ..fault }
+    };
+    unfit.into_iter().map(argument_fault).collect()
+}
+
 /// A refusal in a sentence, for people.
 pub fn sentence(refusal: DecisionRefusal, approval: &Approval) -> String {
     match refusal {
@@ -251,7 +264,7 @@ pub fn sentence(refusal: DecisionRefusal, approval: &Approval) -> String {
         }
         DecisionRefusal::Excluded => "who asked for the call may not decide on it".into(),
         DecisionRefusal::NotOffered => {
-            format!("this is not offered; the options are {}", json!(approval.proposal.options))
+            format!("this is not offered; the options are {}", json!(offered(&approval.proposal)))
         }
         DecisionRefusal::Paused => "the agent is paused and takes no answer; it has to be resumed first".into(),
     }

@@ -6,8 +6,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Category, Consequence, QuestionKind, Via,
+    Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Category, Consequence, Proposal, QuestionKind, Via,
 };
+use crate::http::api::runs::server_question::{AnswerToServer, ServerQuestionView};
 
 /// A question to a person about one pending tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -95,6 +96,12 @@ pub struct ApprovalView {
     /// The call may still be stopped until then, and is not executed before.
     #[schema(required)]
     pub hold_until: Option<DateTime<Utc>>,
+    /// The question of an MCP server in the middle of the call; null where no server asks.
+    #[schema(required)]
+    pub server: Option<ServerQuestionView>,
+    /// The answer that the server has got; null where it has none, or none asks.
+    #[schema(required)]
+    pub answer: Option<AnswerToServer>,
 }
 
 /// An approval as a run names it.
@@ -114,7 +121,9 @@ impl ApprovalView {
     /// The approval as the API shows it.
     pub fn of(approval: Approval) -> ApprovalView {
         let agreed = approval.agreed_count();
+        let answer = AnswerToServer::of(&approval);
         let Approval { proposal, .. } = approval;
+        let (server, options) = (ServerQuestionView::of(&proposal), offered(&proposal));
         ApprovalView {
             id: approval.id,
             kind: proposal.kind,
@@ -132,7 +141,7 @@ impl ApprovalView {
             category: proposal.category,
             consequence: proposal.consequence,
             reasons: proposal.reasons,
-            options: proposal.options,
+            options,
             allow_modification: proposal.allow_modification,
             source: proposal.source,
             delegation_chain: proposal.delegation_chain,
@@ -151,8 +160,16 @@ impl ApprovalView {
             votes: approval.votes.into_iter().map(|vote| vote.by).collect(),
             agreed,
             hold_until: approval.hold_until,
+            server,
+            answer,
         }
     }
+}
+
+/// The decisions that can be taken: those that are stored, and a no to a server that asks.
+pub fn offered(proposal: &Proposal) -> Vec<ApprovalChoice> {
+    let declines = [ApprovalChoice::Decline].into_iter().filter(|choice| proposal.offers(*choice));
+    proposal.options.iter().copied().chain(declines).collect()
 }
 
 impl ApprovalOfRun {

@@ -2,6 +2,7 @@
 //! what another run of the tenant asks for. An ambiguous reply is asked back, and a call that can't be undone is
 //! decided on the page.
 
+use serde_json::Map;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -11,7 +12,8 @@ use crate::domain::approval::reply::{awaited_fields, named_reply, read_reply, ty
 use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, arguments};
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::Decision;
-use crate::http::api::runs::input::{answer_of, asked_back};
+use crate::http::api::runs::input::{answer_of, asked_back, refusal_of};
+use crate::http::api::runs::server_question::{CANCEL, DECLINE, DONE, is_without_form};
 use crate::http::error::ApiError;
 use crate::http::request::AuthenticatedCaller;
 use crate::store::{ApprovalFilter, StoreError};
@@ -195,6 +197,9 @@ fn reply_to(question: Approval, message: &str) -> ChatReply {
     if !question.proposal.is_input() {
         return as_decision(question, message);
     }
+    if let Some(decision) = as_answer_to_server(&question, message) {
+        return ChatReply::Decides(Box::new(question), decision);
+    }
     let proposal = &question.proposal;
     match read_reply(message, &proposal.parameters, &proposal.arguments) {
         Some(given) => {
@@ -202,6 +207,20 @@ fn reply_to(question: Approval, message: &str) -> ChatReply {
             ChatReply::Decides(Box::new(question), decision)
         }
         None => ChatReply::Unclear(question.run_id, asked_back(&question)),
+    }
+}
+
+/// The decision about the question of a server with one of the words that stand for it. No other word declines, and a
+/// word is exact: a `no` may be the value of a field.
+fn as_answer_to_server(question: &Approval, message: &str) -> Option<Decision> {
+    if !question.proposal.is_of_server() {
+        return None;
+    }
+    match message.trim() {
+        DECLINE => Some(refusal_of(question, ApprovalChoice::Decline)),
+        CANCEL => Some(refusal_of(question, ApprovalChoice::Cancel)),
+        DONE if is_without_form(&question.proposal) => Some(answer_of(question, &Map::new())),
+        _ => None,
     }
 }
 
@@ -332,6 +351,48 @@ mod tests {
         assert_eq!(meaning("party: 4"), "3 edit {\"party\":4}");
         assert_eq!(meaning("{\"city\": \"NYC\"}"), "2 edit {\"city\":\"NYC\"}");
         assert_eq!(["NYC", "4", "yes", "guests: 4"].map(meaning), ["several"; 4]);
+    }
+
+    /// A question of a server in the middle of a call, with this one field or none, and then a page.
+    fn of_server(properties: Value, required: Value) -> Approval {
+        let has_form = required.as_array().is_some_and(|names| !names.is_empty());
+        let mode = match has_form {
+            true => json!({ "mode": "form", "fields": [{ "name": "sure", "field": "sure" }] }),
+            false => json!({ "mode": "url", "url": "https://example.org/a", "host": "example.org" }),
+        };
+        let mut part = json!({ "key": "k", "message": "Sure?" });
+        part.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());
+        let server = json!({
+            "server": "github", "parts": [part],
+            "continuation": { "kind": "continue", "round": 1, "request_state": "c2VjcmV0" },
+        });
+        let mut asked = question(CITY, "input", properties, required);
+        asked.proposal.server = Some(serde_json::from_value(server).expect("a question"));
+        asked
+    }
+
+    #[test]
+    fn server_is_told_no_and_its_call_stopped_by_a_word_of_its_own_alone() {
+        let form = || of_server(json!({ "sure": { "type": "string" } }), json!(["sure"]));
+        let words = ["/decline", " /cancel\n", "no", "cancel", "/done", "/Decline", "/decline it"];
+        let meanings = [
+            "2 decline",
+            "2 cancel",
+            r#"2 edit {"sure":"no"}"#,
+            r#"2 edit {"sure":"cancel"}"#,
+            r#"2 edit {"sure":"/done"}"#,
+            r#"2 edit {"sure":"/Decline"}"#,
+            r#"2 edit {"sure":"/decline it"}"#,
+        ];
+        assert_eq!(words.map(|word| meaning(vec![form()], word)), meanings);
+        let page = || of_server(json!({}), json!([]));
+        assert_eq!(meaning(vec![page()], "/done"), "2 edit {}");
+        assert_eq!(meaning(vec![page()], "/decline"), "2 decline");
+        let back = "back: github (book) asks: question 2\nexample.org, which has not been opened: https://example.org/a\n\
+                    /done says that you have done it, /decline tells github no, /cancel stops the call.";
+        assert_eq!(meaning(vec![page()], "done"), back);
+        assert_eq!(meaning(vec![page(), form()], "/decline"), "several", "of which one nobody knows");
+        assert_eq!(meaning(vec![city()], "/decline"), r#"2 edit {"city":"/decline"}"#, "no server asks");
     }
 
     #[test]

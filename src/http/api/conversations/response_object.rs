@@ -14,6 +14,7 @@ use crate::domain::run::transcript::ModelTokens;
 use crate::domain::run::{Run, RunFinish, RunState};
 use crate::http::HttpState;
 use crate::http::api::runs::pending_questions;
+use crate::http::api::runs::server_question::{choices_of, words_of_server};
 use crate::http::error::ApiError;
 
 /// The name of the one model: which models answer is the operator's.
@@ -338,10 +339,12 @@ fn words_of(question: &Approval, is_one_of_many: bool) -> String {
     let named = is_one_of_many.then(|| format!("{}:", question.id));
     let fields = proposal.parameters.get("properties").and_then(Value::as_object).into_iter().flatten();
     let choices = fields.filter_map(|(name, field)| {
-        let choices: Vec<&str> = field.get("enum")?.as_array()?.iter().filter_map(Value::as_str).collect();
+        let choices = choices_of(field);
         (proposal.is_input() && !choices.is_empty()).then(|| format!("{name}: {}", choices.join(", ")))
     });
-    let parts = named.into_iter().chain([proposal.summary.clone(), proposal.description.clone()]).chain(choices);
+    let words = words_of_server(proposal).map(|words| vec![words]);
+    let words = words.unwrap_or_else(|| vec![proposal.summary.clone(), proposal.description.clone()]);
+    let parts = named.into_iter().chain(words).chain(choices);
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 

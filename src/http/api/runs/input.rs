@@ -14,10 +14,11 @@ use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Via, arg
 use crate::domain::conversation::MESSAGE_LENGTH;
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decider, Decision, sentence};
+use crate::http::api::runs::server_question::{ServerQuestionView, is_without_form, words_of_server};
 use crate::http::api::runs::{RunView, missing, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{Call, EarlyResponse, Id, JsonBody};
-use crate::http::schema;
+use crate::http::schema::{self, InputAction};
 use crate::store::{DecisionOutcome, StoreError};
 
 /// Open questions that a refusal lists.
@@ -48,6 +49,9 @@ pub struct InputRequest {
     pub values: Value,
     /// The fields for which an answer is awaited.
     pub awaited: Vec<String>,
+    /// The question of an MCP server in the middle of the call; null where no server asks.
+    #[schema(required)]
+    pub server: Option<ServerQuestionView>,
     /// The instant of the question.
     pub created_at: DateTime<Utc>,
     /// The instant from which no answer is taken.
@@ -75,6 +79,7 @@ impl InputRequest {
             awaited: awaited.into_iter().map(str::to_owned).collect(),
             fields: proposal.parameters.clone(),
             values: proposal.arguments.clone(),
+            server: ServerQuestionView::of(proposal),
             created_at: question.created_at,
             expires_at: question.expires_at,
         }
@@ -85,7 +90,8 @@ impl InputRequest {
 ///
 /// Gives the fields that a call lacks, or a message that says them: the value of the one field that is awaited, or a
 /// line `name: value` for each. What fits no field is refused, and the run waits on. Where several questions are open,
-/// `input_id` names one. The run goes on, at any instance.
+/// `input_id` names one. A server that asks in the middle of a call may be told no (`decline`), and the call may be
+/// stopped (`cancel`). The run goes on, at any instance.
 #[utoipa::path(post, path = "/v1/runs/{id}/input", tag = "runs", security(("bearer" = ["runs:input"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
@@ -95,19 +101,30 @@ impl InputRequest {
             description = "It waits for no input, or for several answers")))]
 pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsInput, id.of("run")).await?;
-    let schema::RunInput { input_id, fields, message } = body.read().await?;
+    let schema::RunInput { input_id, fields, message, action } = body.read().await?;
     state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let question = match input_id {
         Some(input) => named(&state, &caller.scope, id, input).await?,
         None => only(pending_questions(&state, &caller.scope, id).await?)?,
     };
-    let given = match (fields, message) {
-        (Some(fields), None) => fields,
-        (None, Some(message)) => given_by(&state, message, &question).await?,
-        _ => return Err(ApiError::invalid("", "must have either `fields` or `message`").into()),
+    let decision = match action.unwrap_or_default() {
+        InputAction::Accept => {
+            let given = match (fields, message) {
+                (Some(fields), None) => fields,
+                (None, Some(message)) => given_by(&state, message, &question).await?,
+                (None, None) if action.is_some() && is_without_form(&question.proposal) => Map::new(),
+                _ => return Err(ApiError::invalid("", "must have either `fields` or `message`").into()),
+            };
+            answer_of(&question, &given)
+        }
+        _ if fields.is_some() || message.is_some() => {
+            return Err(ApiError::invalid("/action", "goes with neither `fields` nor `message`").into());
+        }
+        InputAction::Decline => decline_of(&question)?,
+        InputAction::Cancel => refusal_of(&question, ApprovalChoice::Cancel),
     };
     let who = Decider { by: caller.name(), via: Via::Api };
-    answer(&state, &caller.scope, &question, given, who).await?;
+    answer(&state, &caller.scope, &question, &decision, who).await?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     body.key.remember_answer(&state, &caller, StatusCode::OK, RunView::of(run)).await
 }
@@ -153,10 +170,11 @@ async fn given_by(state: &HttpState, message: String, question: &Approval) -> Re
 /// The sentence with which an answer is asked for once more.
 pub(in crate::http) fn asked_back(question: &Approval) -> String {
     let proposal = &question.proposal;
+    let words = words_of_server(proposal).unwrap_or_else(|| proposal.summary.clone());
     let awaited = awaited_fields(&proposal.parameters, &proposal.arguments);
     match awaited[..] {
-        [_] | [] => proposal.summary.clone(),
-        _ => format!("{} (one line for each, such as \"{}: …\")", proposal.summary, awaited[0]),
+        [_] | [] => words,
+        _ => format!("{words} (one line for each, such as \"{}: …\")", awaited[0]),
     }
 }
 
@@ -168,13 +186,28 @@ async fn answer(
     state: &HttpState,
     scope: &Scope,
     question: &Approval,
-    given: Map<String, Value>,
+    decision: &Decision,
     who: Decider,
 ) -> Result<(), ApiError> {
-    match answer_of(question, &given).put(state, scope, question, who).await.map_err(at_fields)?.0 {
+    match decision.put(state, scope, question, who).await.map_err(at_fields)?.0 {
         DecisionOutcome::Done(_) | DecisionOutcome::Counted(_) => Ok(()),
         DecisionOutcome::Refused(refusal, question) => Err(ApiError::Conflict(sentence(refusal, &question))),
     }
+}
+
+/// The decision that tells a server no.
+fn decline_of(question: &Approval) -> Result<Decision, ApiError> {
+    match question.proposal.offers(ApprovalChoice::Decline) {
+        true => Ok(refusal_of(question, ApprovalChoice::Decline)),
+        false => {
+            Err(ApiError::invalid("/action", "`decline` is for the questions of MCP servers: answer, or cancel it"))
+        }
+    }
+}
+
+/// The decision that gives no fields: a no to the server, or to the call.
+pub(in crate::http) fn refusal_of(question: &Approval, choice: ApprovalChoice) -> Decision {
+    Decision { choice, digest: question.digest.clone(), arguments: None, comment: None, grant: None }
 }
 
 /// The decision that gives these fields.
@@ -193,7 +226,10 @@ fn at_fields(error: ApiError) -> ApiError {
     match error {
         ApiError::Invalid(mut faults) => {
             for fault in &mut faults.0 {
-                fault.pointer = fault.pointer.replacen("/modifications", "/fields", 1);
+                fault.pointer = match fault.pointer.as_str() {
+                    "/decision" => "/action".to_owned(),
+                    pointer => pointer.replacen("/modifications", "/fields", 1),
+                };
             }
             ApiError::Invalid(faults)
         }

@@ -12,6 +12,7 @@ use crate::domain::approval::{
 };
 use crate::http::pages::PageRow;
 use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
+use crate::http::pages::approve::asker::Asker;
 use crate::http::pages::approve::changes::{ArgumentChange, by_name, changes};
 use crate::http::pages::approve::control::Controls;
 use crate::http::pages::approve::form::flatten_arguments;
@@ -28,6 +29,8 @@ pub struct Card<'a> {
     description: &'a str,
     /// It asks for what a call lacks.
     is_input: bool,
+    /// The server that asks, where one does.
+    asker: Option<Asker<'a>>,
     arguments: CardArguments,
     /// The page shows the beginning of the arguments alone.
     left_out: Option<OmittedArguments>,
@@ -145,6 +148,7 @@ impl<'a> Card<'a> {
             summary: &proposal.summary,
             description: &proposal.description,
             is_input: item.is_input(),
+            asker: Asker::of(item),
             arguments: CardArguments::of(scene, item),
             left_out: item.left_out.map(|bytes| OmittedArguments::of(item, bytes, is_open)),
             precheck: proposal.precheck.as_ref().map(shown),
@@ -320,6 +324,7 @@ impl<'a> SettledCard<'a> {
     fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> SettledCard<'a> {
         let is_input = approval.proposal.is_input();
         let (tone, word) = match approval.status {
+            ApprovalStatus::Approved if approval.proposal.is_of_server() => ("bad", "told_no"),
             ApprovalStatus::Approved | ApprovalStatus::Edited if is_input => ("good", "answered"),
             ApprovalStatus::Cancelled if is_input => ("bad", "declined"),
             ApprovalStatus::Approved if by_policy(approval) => ("good", "needs_none"),
@@ -346,6 +351,8 @@ impl<'a> ShownDecision<'a> {
         let at = |at| instant(&scene.words, at, scene.zone);
         let is_input = approval.proposal.is_input();
         let fate = match (approval.status.allows(), approval.hold_until) {
+            (true, _) if approval.proposal.is_of_server() => Fate { phrase: "told_server", at: String::new() },
+            (false, _) if approval.proposal.is_of_server() => Fate { phrase: "not_called_again", at: String::new() },
             (true, _) if is_input => Fate { phrase: "told_agent", at: String::new() },
             (false, _) => Fate { phrase: "not_executed", at: String::new() },
             (true, Some(until)) if scene.now < until => Fate { phrase: "held_until", at: at(until) },

@@ -28,11 +28,12 @@ pub struct Controls<'a> {
     confirmation: Option<Confirmation<'a>>,
     /// The phrase on the button, where the question may be approved.
     approve: Option<&'static str>,
-    may_reject: bool,
-    /// It is answered, and not approved.
-    is_input: bool,
-    /// It can be answered here.
-    may_answer: bool,
+    /// The phrase on the button, where the call may be kept from running.
+    reject: Option<&'static str>,
+    /// The phrase on the button, where it can be answered here.
+    answer: Option<&'static str>,
+    /// The server that asks can be told no.
+    may_decline: bool,
 }
 
 /// Changes that the person has to look at before they are approved.
@@ -56,7 +57,7 @@ struct Input<'a> {
     note: Option<&'static str>,
     faults: Vec<&'a str>,
     has_focus: bool,
-    /// `choice`, `line`, `number`, `lines` or `json`.
+    /// `choice`, `several`, `line`, `number`, `lines` or `json`.
     control: &'static str,
     choices: Vec<ControlValue<'a>>,
     text: &'a str,
@@ -67,6 +68,7 @@ struct Input<'a> {
 struct ControlValue<'a> {
     value: &'a str,
     label: &'a str,
+    is_chosen: bool,
 }
 
 /// "Always allow this".
@@ -127,6 +129,7 @@ impl<'a> Controls<'a> {
         let may_approve =
             !item.is_input() && (item.offers(ApprovalChoice::Approve) || item.offers(ApprovalChoice::Edit));
         let yes = if item.changed.is_some() { "approve_changes" } else { "approve" };
+        let may_answer = item.is_input() && item.left_out.is_none();
         Controls {
             faults: item.faults_at(FaultPlace::Item),
             change,
@@ -140,10 +143,26 @@ impl<'a> Controls<'a> {
             },
             confirmation,
             approve: may_approve.then_some(yes),
-            may_reject: item.offers(ApprovalChoice::Cancel),
-            is_input: item.is_input(),
-            may_answer: item.is_input() && item.left_out.is_none(),
+            reject: item.offers(ApprovalChoice::Cancel).then(|| no_phrase(item)),
+            answer: may_answer.then(|| answer_phrase(item)),
+            may_decline: item.offers(ApprovalChoice::Decline),
         }
+    }
+}
+
+fn no_phrase(item: &ItemView) -> &'static str {
+    match (item.is_of_server(), item.is_input()) {
+        (true, _) => "stop_call",
+        (false, true) => "decline",
+        (false, false) => "reject",
+    }
+}
+
+/// Without a form there is nothing to send: the person says that they were on the server's pages.
+fn answer_phrase(item: &ItemView) -> &'static str {
+    match &item.approval.proposal.server {
+        Some(server) if !server.has_form() => "done_there",
+        _ => "send_answer",
     }
 }
 
@@ -155,7 +174,8 @@ impl<'a> Input<'a> {
         faults: Vec<&'a str>,
     ) -> Input<'a> {
         let id = format!("i{}f{index}", item.number);
-        let (control, choices) = control(words, field);
+        let text = item.texts[index].as_str();
+        let (control, choices) = control(words, field, text);
         Input {
             name: format!("{}.f{index}", item.number),
             label: field.label(),
@@ -164,6 +184,7 @@ impl<'a> Input<'a> {
             note: match field.kind {
                 CallKind::Json => Some("as_json"),
                 CallKind::List => Some("one_a_line"),
+                CallKind::Several(_) => Some("choose_several"),
                 _ => None,
             },
             faults,
@@ -172,15 +193,15 @@ impl<'a> Input<'a> {
             has_focus: item.has_focus(&id),
             control,
             choices,
-            text: &item.texts[index],
+            text,
             id,
         }
     }
 }
 
 /// How a field is edited, and the values of a choice.
-fn control<'a>(words: &'a Phrases, field: &'a FormField) -> (&'static str, Vec<ControlValue<'a>>) {
-    let option = |(value, label)| ControlValue { value, label };
+fn control<'a>(words: &'a Phrases, field: &'a FormField, text: &str) -> (&'static str, Vec<ControlValue<'a>>) {
+    let option = |(value, label): (&'a str, &'a str)| ControlValue { value, label, is_chosen: value == text };
     let nothing = (!field.required || field.proposed.is_none()).then_some(("", words.get("not_given")));
     match &field.kind {
         CallKind::YesNo => {
@@ -190,6 +211,19 @@ fn control<'a>(words: &'a Phrases, field: &'a FormField) -> (&'static str, Vec<C
         CallKind::OneOf(choices) => {
             let choices = choices.iter().map(|word| (word.as_str(), word.as_str()));
             ("choice", nothing.into_iter().chain(choices).map(option).collect())
+        }
+        CallKind::Choice(choices) => {
+            let choices = choices.iter().map(|(value, title)| (value.as_str(), title.as_str()));
+            ("choice", nothing.into_iter().chain(choices).map(option).collect())
+        }
+        CallKind::Several(choices) => {
+            let chosen: BTreeSet<&str> = text.lines().collect();
+            let choice = |(value, title): &'a (String, String)| ControlValue {
+                value: value.as_str(),
+                label: title.as_str(),
+                is_chosen: chosen.contains(value.as_str()),
+            };
+            ("several", choices.iter().map(choice).collect())
         }
         CallKind::Line => ("line", Vec::new()),
         CallKind::Number => ("number", Vec::new()),

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::domain::approval::{ApprovalChoice, Proposal};
-use crate::http::pages::approve::kind::{CallKind, as_text, kind};
+use crate::domain::approval::{ApprovalChoice, Proposal, ServerQuestion};
+use crate::http::pages::approve::kind::{CallKind, as_text, kind, kind_of_server};
 
 /// Between the name of an argument and that of a part of it.
 const INSIDE: &str = " › ";
@@ -22,12 +22,16 @@ const MOST: usize = 100;
 pub struct FormField {
     /// The argument's name, and those of the parts that lead to this one.
     pub path: Vec<String>,
+    /// The words of a server for it.
+    pub title: Option<String>,
     pub description: Option<String>,
     pub kind: CallKind,
     pub required: bool,
     pub proposed: Option<Value>,
     /// The proposed value as the field holds it.
     pub shown: String,
+    /// The text of the field at first: what is proposed, else what a server suggests. It is no answer until it is sent.
+    pub initial: String,
 }
 
 /// A fault of a field: a phrase and the values for its placeholders.
@@ -61,9 +65,22 @@ impl SubmittedFields {
 pub fn fields(proposal: &Proposal) -> Vec<FormField> {
     let may = proposal.allow_modification && proposal.options.contains(&ApprovalChoice::Edit);
     let Some(arguments) = proposal.arguments.as_object().filter(|_| may) else { return Vec::new() };
+    if let Some(server) = &proposal.server {
+        return fields_of_server(server, &proposal.parameters);
+    }
     let mut fields = Vec::new();
     add(&mut fields, &[], &proposal.parameters, arguments);
     fields
+}
+
+/// The fields that a server asks for, in its order.
+fn fields_of_server(server: &ServerQuestion, parameters: &Value) -> Vec<FormField> {
+    let required = parameters["required"].as_array();
+    let field = |name: &str| {
+        let is_required = required.is_some_and(|names| names.iter().any(|required| required == name));
+        Some(FormField::of_server(name, parameters["properties"].get(name)?, is_required))
+    };
+    server.field_names().filter_map(field).collect()
 }
 
 /// Adds the fields of an object, those of the objects in it among them.
@@ -125,23 +142,55 @@ impl FormFault {
 impl FormField {
     fn of(path: Vec<String>, schema: &Value, proposed: Option<&Value>, required: bool) -> FormField {
         let kind = kind(schema, proposed);
+        let shown = proposed.map_or(String::new(), |value| as_text(&kind, value));
         FormField {
             path,
-            description: schema.get("description").and_then(Value::as_str).map(str::to_owned),
-            shown: proposed.map_or(String::new(), |value| as_text(&kind, value)),
+            title: None,
+            description: text_of(schema, "description"),
+            initial: shown.clone(),
+            shown,
             kind,
             required,
             proposed: proposed.cloned(),
         }
     }
 
-    /// How it is called: `body › text`.
+    fn of_server(name: &str, schema: &Value, required: bool) -> FormField {
+        let kind = kind_of_server(schema);
+        FormField {
+            path: vec![name.to_owned()],
+            title: text_of(schema, "title"),
+            description: text_of(schema, "description"),
+            initial: schema.get("default").map_or(String::new(), |value| as_text(&kind, value)),
+            shown: String::new(),
+            kind,
+            required,
+            proposed: None,
+        }
+    }
+
+    /// How it is called: `body › text`, or in the words of the server that asks for it.
     pub fn label(&self) -> String {
-        self.path.join(INSIDE)
+        self.title.clone().unwrap_or_else(|| self.path.join(INSIDE))
+    }
+
+    /// The text of the field as it was sent; one that was not is as it was proposed.
+    pub fn sent<'a>(&self, name: &str, get: impl Fn(&str) -> Option<&'a str>) -> String {
+        match &self.kind {
+            CallKind::Several(choices) => {
+                let is_ticked = |(index, _): &(usize, _)| get(&format!("{name}.{index}")).is_some();
+                let ticked = choices.iter().enumerate().filter(is_ticked).map(|(_, (value, _))| value.as_str());
+                ticked.collect::<Vec<_>>().join("\n")
+            }
+            _ => get(name).unwrap_or(&self.shown).to_owned(),
+        }
     }
 
     /// The value of what was sent; `None`: the argument is left out.
     fn read(&self, text: &str) -> Result<Option<Value>, FormFault> {
+        if let CallKind::Several(choices) = &self.kind {
+            return self.read_several(choices, text);
+        }
         if text == self.shown {
             return Ok(self.proposed.clone());
         }
@@ -164,13 +213,40 @@ impl FormField {
                 true => Ok(Some(Value::String(text.to_owned()))),
                 false => Err(FormFault { phrase: "fault_one_of", part: Some(("words", words.join(", "))) }),
             },
-            CallKind::List => Ok(Some(text.lines().filter(|line| !line.is_empty()).collect())),
+            CallKind::Choice(choices) => match is_choice(choices, text) {
+                true => Ok(Some(Value::String(text.to_owned()))),
+                false => Err(fault_of_choices(choices)),
+            },
+            CallKind::List | CallKind::Several(_) => Ok(Some(text.lines().filter(|line| !line.is_empty()).collect())),
             CallKind::Json => match serde_json::from_str(text) {
                 Ok(value) => Ok(Some(value)),
                 Err(error) => Err(FormFault { phrase: "fault_json", part: Some(("why", error.to_string())) }),
             },
         }
     }
+
+    /// The choices of several that are in the text. None of them is an answer only where one has to be given.
+    fn read_several(&self, choices: &[(String, String)], text: &str) -> Result<Option<Value>, FormFault> {
+        let chosen: Vec<&str> = text.lines().collect();
+        if chosen.iter().any(|value| !is_choice(choices, value)) {
+            return Err(fault_of_choices(choices));
+        }
+        Ok((self.required || !chosen.is_empty()).then(|| chosen.into_iter().collect()))
+    }
+}
+
+fn is_choice(choices: &[(String, String)], text: &str) -> bool {
+    choices.iter().any(|(value, _)| value == text)
+}
+
+fn fault_of_choices(choices: &[(String, String)]) -> FormFault {
+    let titles: Vec<&str> = choices.iter().map(|(_, title)| title.as_str()).collect();
+    FormFault { phrase: "fault_one_of", part: Some(("words", titles.join(", "))) }
+}
+
+/// A text of a schema about its field.
+fn text_of(schema: &Value, name: &str) -> Option<String> {
+    schema.get(name).and_then(Value::as_str).map(str::to_owned)
 }
 
 /// The arguments for people, each with the names that lead to it, those of objects in objects among them.
@@ -215,6 +291,7 @@ pub(super) mod tests {
             arguments,
             parameters,
             lacks: vec![],
+            server: None,
             category: Category::SideEffect,
             consequence: Consequence::Low,
             reasons: vec![],

@@ -79,7 +79,7 @@ impl ItemView {
             approval: Arc::clone(approval),
             left_out: question.left_out,
             words: words.clone(),
-            texts: fields.iter().map(|field| field.shown.clone()).collect(),
+            texts: fields.iter().map(|field| field.initial.clone()).collect(),
             fields,
             comment: String::new(),
             confirmation: String::new(),
@@ -96,11 +96,8 @@ impl ItemView {
     pub fn filled(mut self, sent: &SubmittedFields) -> ItemView {
         let number = self.number;
         let get = |name: &str| sent.get(&format!("{number}.{name}"));
-        for (index, text) in self.texts.iter_mut().enumerate() {
-            if let Some(sent) = get(&format!("f{index}")) {
-                *text = sent.to_owned();
-            }
-        }
+        self.texts =
+            self.fields.iter().enumerate().map(|(index, field)| field.sent(&format!("f{index}"), get)).collect();
         self.comment = get("comment").unwrap_or_default().trim().to_owned();
         self.confirmation = get("confirmation").unwrap_or_default().trim().to_owned();
         if get("grant").is_some() {
@@ -172,7 +169,7 @@ impl ItemView {
     /// Whether the question offers this choice here. Nobody agrees to what the page does not show whole.
     pub fn offers(&self, choice: ApprovalChoice) -> bool {
         let is_seen = self.left_out.is_none() || choice == ApprovalChoice::Cancel;
-        is_seen && self.approval.proposal.options.contains(&choice)
+        is_seen && self.approval.proposal.offers(choice)
     }
 
     /// Puts a fault into the form of a question that the page does not show whole; whether it is one.
@@ -186,6 +183,11 @@ impl ItemView {
     /// Whether it asks for what a call lacks.
     pub fn is_input(&self) -> bool {
         self.approval.proposal.is_input()
+    }
+
+    /// Whether an MCP server asks in the middle of a call.
+    pub fn is_of_server(&self) -> bool {
+        self.approval.proposal.is_of_server()
     }
 
     /// Whether something has to be corrected.
@@ -250,6 +252,12 @@ impl ItemView {
         // what stands in the fields is of no matter
         self.faults.clear();
         self.decision(ApprovalChoice::Cancel)
+    }
+
+    /// The decision that the server that asks is told no.
+    pub fn decline(&mut self) -> Decision {
+        self.faults.clear();
+        self.decision(ApprovalChoice::Decline)
     }
 
     fn decision(&self, choice: ApprovalChoice) -> Decision {

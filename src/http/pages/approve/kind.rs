@@ -16,6 +16,10 @@ pub enum CallKind {
     Number,
     YesNo,
     OneOf(Vec<String>),
+    /// One of these values, each with the words for it.
+    Choice(Vec<(String, String)>),
+    /// Any of these values, each with the words for it; its text has those that are chosen, one a line.
+    Several(Vec<(String, String)>),
     /// Texts, one a line.
     List,
     /// Whatever has no form of its own, as JSON.
@@ -57,6 +61,37 @@ pub fn kind(schema: &Value, proposed: Option<&Value>) -> CallKind {
     }
 }
 
+/// How a field is edited that a server asks for: by its choices, else by its type.
+pub fn kind_of_server(schema: &Value) -> CallKind {
+    let items = &schema["items"];
+    if schema["type"] == "array" {
+        let plain: Option<Vec<(String, String)>> =
+            items["enum"].as_array().map(|words| words.iter().filter_map(of_word).collect());
+        let several = plain.or_else(|| titled(&items["anyOf"]));
+        return several.map_or(CallKind::Json, CallKind::Several);
+    }
+    match titled(&schema["oneOf"]) {
+        Some(choices) => CallKind::Choice(choices),
+        // e-mail addresses, dates and the like have no lines
+        None if schema.get("format").is_some() => CallKind::Line,
+        None => kind(schema, None),
+    }
+}
+
+/// The choices of a list of constants with their titles; `None`: it is none.
+fn titled(choices: &Value) -> Option<Vec<(String, String)>> {
+    let choice = |one: &Value| {
+        let value = one["const"].as_str()?;
+        Some((value.to_owned(), one["title"].as_str().unwrap_or(value).to_owned()))
+    };
+    Some(choices.as_array()?.iter().filter_map(choice).collect())
+}
+
+fn of_word(word: &Value) -> Option<(String, String)> {
+    let word = word.as_str()?;
+    Some((word.to_owned(), word.to_owned()))
+}
+
 /// How a text is edited: as a text.
 fn text_kind(schema: &Value, choices: Option<Option<Vec<&str>>>, text: Option<&str>) -> CallKind {
     if let Some(words) = choices {
@@ -96,7 +131,9 @@ fn has_texts(schema: &Value) -> bool {
 pub fn as_text(kind: &CallKind, value: &Value) -> String {
     match (kind, value) {
         (CallKind::Json, value) => json(value),
-        (CallKind::List, Value::Array(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
+        (CallKind::List | CallKind::Several(_), Value::Array(items)) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+        }
         (_, Value::String(text)) => text.clone(),
         (_, value) => value.to_string(),
     }

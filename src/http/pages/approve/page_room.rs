@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::base::unicode_safety::is_hidden;
-use crate::domain::approval::{Approval, ApprovalStatus, Proposal};
+use crate::domain::approval::{Approval, ApprovalStatus, Proposal, ServerQuestion};
 use crate::http::pages::approve::form::{FormField, fields, flatten_arguments};
 use crate::http::pages::approve::kind::CallKind;
 use crate::ports::channel::templates::phrases::Phrases;
@@ -85,13 +85,23 @@ impl PageQuestion {
 impl From<BatchQuestion> for PageQuestion {
     fn from(read: BatchQuestion) -> PageQuestion {
         let left_out = read.left_out.map(|bytes| bytes.max(0) as u64);
-        PageQuestion { left_out, ..PageQuestion::whole(read.approval) }
+        let mut approval = read.approval;
+        if left_out.is_some() {
+            cut_texts(&mut approval.proposal);
+        }
+        PageQuestion { left_out, ..PageQuestion::whole(approval) }
     }
 }
 
-/// Leaves the beginnings of the texts of a question that is not whole.
+/// Leaves the beginnings of the texts of a question that is not whole. Of what a server asks, the first part is left.
 fn cut_texts(proposal: &mut Proposal) {
-    for text in [&mut proposal.summary, &mut proposal.description] {
+    let parts = proposal.server.as_mut().map(|server| &mut server.parts);
+    let first = parts.and_then(|parts| {
+        parts.truncate(1);
+        parts.first_mut()
+    });
+    let message = first.map(|part| &mut part.message);
+    for text in [&mut proposal.summary, &mut proposal.description].into_iter().chain(message) {
         let end = text.char_indices().nth(BEGINNING).map_or(text.len(), |(end, _)| end);
         text.truncate(end);
     }
@@ -137,9 +147,23 @@ impl ByteRoom {
         let proposal = &approval.proposal;
         self.text(&proposal.summary)?;
         self.text(&proposal.description)?;
+        proposal.server.as_ref().map_or(Some(()), |server| self.server(server))?;
         self.arguments(&proposal.arguments)?;
         approval.modifications.as_ref().map_or(Some(()), |decided| self.arguments(decided))?;
         proposal.precheck.as_ref().map_or(Some(()), |found| self.value(found))
+    }
+
+    /// What a server asks, in its words.
+    fn server(&mut self, server: &ServerQuestion) -> Option<()> {
+        for part in &server.parts {
+            self.take(ROW)?;
+            self.text(&part.message)?;
+        }
+        for (url, host) in server.links() {
+            // it is shown, and is where the link leads
+            self.take(FIELD + 2 * url.len() + host.len())?;
+        }
+        Some(())
     }
 
     /// A text. A form sends the end of a line as two characters, and a text with hidden ones as JSON, in which they and
@@ -177,6 +201,9 @@ impl ByteRoom {
         for field in fields {
             let choices: usize = match &field.kind {
                 CallKind::OneOf(words) => words.iter().map(|word| ROW + 2 * word.len()).sum(),
+                CallKind::Choice(choices) | CallKind::Several(choices) => {
+                    choices.iter().map(|(value, title)| 2 * ROW + value.len() + title.len()).sum()
+                }
                 _ => 0,
             };
             let description = field.description.as_ref().map_or(0, String::len);
@@ -274,6 +301,28 @@ mod tests {
         Arc::make_mut(&mut edited.approval).modifications = Some(json!({ "a": "yy" }));
         Arc::make_mut(&mut edited.approval).proposal.precheck = Some(json!("found"));
         assert_eq!(left(&edited), Some((ROW + 2) + (ROW + 3) + 5));
+    }
+
+    #[test]
+    fn words_and_pages_of_a_server_take_room_and_of_one_without_room_the_first_is_left() {
+        let of_server = |message: &str| {
+            let mut asked = question(Value::Null, json!({}));
+            let page = json!({ "key": "b", "message": "y", "mode": "url", "url": "https://b.org/", "host": "b.org" });
+            let form = json!({ "key": "a", "message": message, "mode": "form", "fields": [] });
+            let server = json!({
+                "server": "github", "parts": [form, page], "continuation": { "kind": "continue", "round": 1 },
+            });
+            let proposal = &mut Arc::make_mut(&mut asked.approval).proposal;
+            proposal.server = Some(serde_json::from_value(server).unwrap());
+            proposal.kind = QuestionKind::Input;
+            asked
+        };
+        let mut room = ByteRoom(10_000);
+        assert_eq!(room.question(&of_server("xyz").approval), Some(()));
+        assert_eq!(10_000 - room.0, (ROW + 3) + (ROW + 1) + (FIELD + 2 * 14 + 5));
+        let fitted = fit(&[of_server(&"x".repeat(SHOWN_BYTES))]).remove(0);
+        let parts = &fitted.approval.proposal.server.as_ref().unwrap().parts;
+        assert_eq!((fitted.left_out.is_some(), parts.len(), parts[0].message.len()), (true, 1, BEGINNING));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub enum Press {
     Cancel(Option<usize>),
     /// Gives what a call lacks.
     Answer(usize),
+    /// Tells the server that asks no.
+    Decline(usize),
 }
 
 impl Press {
@@ -29,6 +31,7 @@ impl Press {
             Some(("approve", which)) => number(which).map(Press::Approve),
             Some(("cancel", which)) => number(which).map(Press::Cancel),
             Some(("answer", which)) => which.parse().ok().map(Press::Answer),
+            Some(("decline", which)) => which.parse().ok().map(Press::Decline),
             Some(_) => None,
         }
     }
@@ -39,12 +42,13 @@ impl Press {
             Press::Review | Press::Approve(None) | Press::Cancel(None) => !item.is_input(),
             Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == item.number,
             Press::Answer(one) => one == item.number && item.is_input(),
+            Press::Decline(one) => one == item.number && item.is_of_server(),
         }
     }
 
     /// Whether the button stands at one question.
     pub fn is_for_one_question(self) -> bool {
-        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)) | Press::Answer(_))
+        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)) | Press::Answer(_) | Press::Decline(_))
     }
 
     /// Whether the button approves calls.
@@ -55,7 +59,7 @@ impl Press {
     /// The decision about a question, where nothing is wrong with it; its faults are put into the form. The arguments
     /// are held against the tool's schema on a computing thread.
     pub async fn decision(self, item: &mut ItemView, state: &HttpState) -> Result<Option<Decision>, ApiError> {
-        if matches!(self, Press::Approve(_) | Press::Answer(_)) && item.refuse_unseen() {
+        if matches!(self, Press::Approve(_) | Press::Answer(_) | Press::Decline(_)) && item.refuse_unseen() {
             return Ok(None);
         }
         let approval = Arc::clone(&item.approval);
@@ -71,6 +75,7 @@ impl Press {
             }
             Press::Approve(_) => item.approve(),
             Press::Cancel(_) => item.cancel(),
+            Press::Decline(_) => item.decline(),
             Press::Answer(_) => match item.answer() {
                 Some(answer) => answer,
                 None => return Ok(None),

@@ -32,6 +32,8 @@ struct Approvals<'a> {
     waits: bool,
     /// A question for what a call lacks is open.
     waits_for_input: bool,
+    /// A question of a server is open.
+    waits_for_server: bool,
 }
 
 impl View for Approvals<'_> {
@@ -143,7 +145,8 @@ impl<'a> Approvals<'a> {
             form,
             answered_by_enter,
             waits: !open.is_empty(),
-            waits_for_input: open_items.iter().any(|item| item.is_input()),
+            waits_for_input: open_items.iter().any(|item| item.is_input() && !item.is_of_server()),
+            waits_for_server: open_items.iter().any(|item| item.is_of_server()),
             together: if open.len() > 1 { open } else { Vec::new() },
             may_approve_all: are_whole,
             cards: items.iter().map(|item| Card::of(scene, item, form.is_some())).collect(),
@@ -223,6 +226,7 @@ mod tests {
                 },
             }),
             lacks: vec![],
+            server: None,
             category: Category::SideEffect,
             consequence: Consequence::High,
             reasons: vec![text.into(), "a rule".into()],

@@ -51,7 +51,9 @@ impl StreamMemory {
                 Some(ClientEvent::passing(event))
             }
             StreamEvent::MessageChunk { turn, .. } if self.open == Some(turn) => Some(ClientEvent::passing(event)),
-            StreamEvent::ToolWarning { turn: None, .. } => Some(ClientEvent::passing(event)),
+            StreamEvent::ToolWarning { turn: None, .. } | StreamEvent::ToolProgress { .. } => {
+                Some(ClientEvent::passing(event))
+            }
             // the transcript's entry had them
             StreamEvent::MessageEnd { turn, .. } | StreamEvent::ToolCallStart { turn, .. }
                 if turn <= self.position.turn =>
@@ -235,6 +237,27 @@ mod tests {
         assert_eq!(read(&mut memory, verdict()), []);
         let passing = StreamEvent::ToolWarning { turn: None, tool: "t".into(), message: "deprecated".into() };
         assert_eq!(memory.accept_live(passing.clone()), Some(ClientEvent::passing(passing)));
+    }
+
+    #[test]
+    fn progress_of_a_call_is_told_each_time_has_no_id_and_moves_no_place() {
+        let mut memory = StreamMemory::default();
+        read(&mut memory, answer(0, 1));
+        let place = memory.position.clone();
+        let told = StreamEvent::ToolProgress {
+            turn: 1,
+            tool: "t".into(),
+            id: "call_0".into(),
+            progress: 1.0,
+            total: None,
+            message: Some("on".into()),
+            agent: None,
+        };
+        for _ in 0..2 {
+            assert_eq!(memory.accept_live(told.clone()), Some(ClientEvent::passing(told.clone())));
+        }
+        assert_eq!(memory.position, place);
+        assert_eq!(read(&mut memory, tool(1, 1)), [result(1)]);
     }
 
     #[tokio::test]

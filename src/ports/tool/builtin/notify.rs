@@ -8,6 +8,9 @@ use crate::domain::task::Urgency;
 use crate::ports::tool::builtin::BuiltinTool;
 use crate::ports::tool::{Definition, ToolError, ToolNotice};
 
+/// Name of the tool.
+pub const SEND_NOTIFICATION: &str = "send_notification";
+
 /// Arguments of `send_notification`.
 #[derive(Deserialize)]
 pub(super) struct Arguments {
@@ -22,7 +25,7 @@ pub(super) struct Arguments {
 
 pub(super) fn send_notification() -> BuiltinTool<Arguments> {
     let definition = Definition::new(
-        "send_notification",
+        SEND_NOTIFICATION,
         "Send a message to the person you work for, and to nobody else. Your final answer reaches them anyway; \
              use this for what must reach them apart from it or earlier.",
         json!({

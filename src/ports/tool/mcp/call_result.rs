@@ -48,6 +48,23 @@ pub async fn output(result: CallToolResult, context: &ToolContext, tool: &str) -
     Ok(with_found(data, found))
 }
 
+/// The answer of a call with a notice of ours about it, which a model reads beside what the tool says.
+pub fn with_notice(output: Result<ToolOutput, ToolError>, notice: &str) -> Result<ToolOutput, ToolError> {
+    match output {
+        Ok(output) => {
+            let instructions = match &output.instructions {
+                Some(before) => format!("{before}\n\n{notice}"),
+                None => notice.to_owned(),
+            };
+            Ok(output.with_instructions(instructions))
+        }
+        Err(ToolError::Tell { kind, code, message }) => {
+            Err(ToolError::Tell { kind, code, message: format!("{notice} {message}") })
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// An answer that was gone through.
 struct ReadResult {
     is_error: bool,
@@ -359,6 +376,18 @@ mod tests {
         assert_eq!(error(json!({ "content": [text(" \n")] })), silent);
         let long = error(json!({ "content": [text(&"é".repeat(MESSAGE_CHARS + 1))] }));
         assert_eq!(long.chars().count(), "execution_error: ".len() + MESSAGE_CHARS);
+    }
+
+    #[test]
+    fn notice_stands_beside_the_data_and_before_the_words_of_a_failure() {
+        let told = with_notice(Ok(ToolOutput::json(json!({ "a": 1 }))), "Nobody chose.").unwrap();
+        assert_eq!((told.data.clone(), told.instructions.as_deref()), (json!({ "a": 1 }), Some("Nobody chose.")));
+        let both = with_notice(Ok(told), "Twice.").unwrap();
+        assert_eq!(both.instructions.as_deref(), Some("Nobody chose.\n\nTwice."));
+        let failed = |message: &str| ToolError::for_model(ToolFailure::ExecutionError, "mcp_tool_error", message);
+        assert_eq!(with_notice(Err(failed("no")), "Nobody chose."), Err(failed("Nobody chose. no")));
+        let away = || ToolError::Unsent { code: "away".into(), message: "no".into() };
+        assert_eq!(with_notice(Err(away()), "Nobody chose."), Err(away()));
     }
 
     #[test]

@@ -16,12 +16,15 @@ use crate::ports::tool::exchange::unreachable;
 use crate::ports::tool::mcp::http::client::McpHttpError;
 use crate::ports::tool::{ToolError, ToolFailure};
 use crate::ports::vault::credentials::{CredentialError, CredentialFault, FetchError, UsedSecrets};
+use crate::ports::vault::oauth::BearerChallenge;
 
 /// The library's words to a call that was under way when the session of its server was found to be gone, and another
 /// one was begun.
 const SESSION_LOST: &str = "streamable HTTP session was re-initialized before the response arrived";
 /// Characters of a reason that operators are told.
 const DETAIL_CHARS: usize = 500;
+/// Scopes of a challenge that are told.
+const TOLD_SCOPES: usize = 10;
 /// Longest message of a server that a model is told, in characters.
 const MESSAGE_CHARS: usize = 2_000;
 
@@ -44,11 +47,25 @@ pub enum McpFault {
         /// The time after which it was given up.
         after: Duration,
     },
+    /// It writes more than it was asked for: there is no connection, nothing was sent.
+    #[error("the MCP server `{server}` writes more than it was asked for")]
+    Flood {
+        /// Name of the server.
+        server: String,
+    },
     /// It answers nobody without authorisation, or refuses the one that it was sent.
     #[error("the MCP server `{server}` asks for authorisation")]
     Unauthorized {
         /// Name of the server.
         server: String,
+    },
+    /// It asks for more than the authorisation that it was sent allows.
+    #[error("{}", scope_sentence(server, scopes))]
+    Scope {
+        /// Name of the server.
+        server: String,
+        /// The scopes that it asks for; none where it does not say.
+        scopes: Vec<String>,
     },
     /// The credential was not used, or was refused.
     #[error(transparent)]
@@ -174,7 +191,9 @@ impl McpFault {
         match self {
             McpFault::Away { .. } => "away",
             McpFault::Slow { .. } => "slow",
+            McpFault::Flood { .. } => "flood",
             McpFault::Unauthorized { .. } => "unauthorized",
+            McpFault::Scope { .. } => "scope",
             McpFault::Credential(_) => "credential",
             McpFault::Egress(_) => "egress",
             McpFault::Broken { .. } => "broken",
@@ -222,8 +241,9 @@ impl McpFault {
             | StreamableHttpError::UnexpectedContentType(_)
             | StreamableHttpError::ResponseBodyTooLarge { .. }
             | StreamableHttpError::Deserialize(_) => McpFault::protocol(server, &error.to_string()),
-            StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_) => {
-                McpFault::Unauthorized { server: named }
+            StreamableHttpError::AuthRequired(_) => McpFault::Unauthorized { server: named },
+            StreamableHttpError::InsufficientScope(error) => {
+                McpFault::of_challenge(named, &BearerChallenge::parse(&error.www_authenticate_header))
             }
             StreamableHttpError::HttpStatus(error) => McpFault::Status { server: named, status: error.status },
             // a session that is not known there any more has taken no message
@@ -231,6 +251,17 @@ impl McpFault {
                 McpFault::Away { server: named, why: shortened(&error.to_string()) }
             }
             _ => McpFault::Broken { server: named },
+        }
+    }
+
+    /// The fault of a 403 with a challenge (RFC 6750, section 3.1).
+    fn of_challenge(server: String, challenge: &BearerChallenge) -> McpFault {
+        match challenge.error.as_deref() {
+            Some("insufficient_scope") => {
+                let scopes = challenge.scopes().into_iter().take(TOLD_SCOPES).collect();
+                McpFault::Scope { server, scopes }
+            }
+            _ => McpFault::Unauthorized { server },
         }
     }
 
@@ -247,6 +278,18 @@ impl McpFault {
     }
 }
 
+/// A server asks for more than it was granted, and what is to be done.
+fn scope_sentence(server: &str, scopes: &[String]) -> String {
+    let (asked, named) = match scopes {
+        [] => ("more than".to_owned(), "the missing scopes"),
+        scopes => (format!("the scopes `{}` beyond", scopes.join(" ")), "them"),
+    };
+    format!(
+        "the MCP server `{server}` asks for {asked} what its credential was granted: connect the account again; where \
+         its [oauth] section names `scopes` or `authorize_url`, name {named} in `scopes` first"
+    )
+}
+
 /// The beginning of a text, on one line.
 fn shortened(text: &str) -> String {
     on_one_line(&text.chars().take(DETAIL_CHARS).collect::<String>())
@@ -256,7 +299,7 @@ impl From<McpFault> for ToolError {
     fn from(fault: McpFault) -> ToolError {
         let message = fault.to_string();
         match fault {
-            McpFault::Away { .. } | McpFault::Slow { .. } => {
+            McpFault::Away { .. } | McpFault::Slow { .. } | McpFault::Flood { .. } => {
                 ToolError::Unsent { code: "mcp_unavailable".to_owned(), message }
             }
             McpFault::Egress(error @ EgressError::Connect { .. }) => {
@@ -264,6 +307,9 @@ impl From<McpFault> for ToolError {
             }
             McpFault::Egress(error) => unreachable(error),
             McpFault::Credential(error) => ToolError::Credential(error),
+            McpFault::Scope { .. } => {
+                ToolError::for_model(ToolFailure::PermissionDenied, "mcp_insufficient_scope", message)
+            }
             McpFault::Unauthorized { .. } => {
                 ToolError::for_model(ToolFailure::PermissionDenied, "mcp_unauthorized", message)
             }
@@ -307,7 +353,7 @@ mod tests {
     use std::io;
 
     use rmcp::model::ErrorCode;
-    use rmcp::transport::streamable_http_client::{AuthRequiredError, HttpStatusError};
+    use rmcp::transport::streamable_http_client::{AuthRequiredError, HttpStatusError, InsufficientScopeError};
 
     use super::*;
     use crate::domain::credential::Reference;
@@ -318,6 +364,11 @@ mod tests {
 
     fn over_http(error: StreamableHttpError<McpHttpError>) -> ServiceError {
         ServiceError::TransportSend(transport(error))
+    }
+
+    /// A 403 with this challenge.
+    fn lacking(challenge: &str) -> ServiceError {
+        over_http(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(challenge.into(), None)))
     }
 
     fn of_egress(error: EgressError) -> ServiceError {
@@ -370,6 +421,25 @@ mod tests {
             ),
             (
                 over_http(StreamableHttpError::AuthRequired(AuthRequiredError::new("Bearer".into()))),
+                "unauthorized",
+                "permission_denied mcp_unauthorized: the MCP server `github` asks for authorisation",
+            ),
+            (
+                lacking("Bearer error=\"insufficient_scope\", scope=\"notes:read notes:write\""),
+                "scope",
+                "permission_denied mcp_insufficient_scope: the MCP server `github` asks for the scopes `notes:read \
+                 notes:write` beyond what its credential was granted: connect the account again; where its [oauth] section \
+                 names `scopes` or `authorize_url`, name them in `scopes` first",
+            ),
+            (
+                lacking("Bearer error=insufficient_scope"),
+                "scope",
+                "permission_denied mcp_insufficient_scope: the MCP server `github` asks for more than what its credential \
+                 was granted: connect the account again; where its [oauth] section names `scopes` or `authorize_url`, name \
+                 the missing scopes in `scopes` first",
+            ),
+            (
+                lacking("Bearer error=\"invalid_token\", scope=\"notes:write\""),
                 "unauthorized",
                 "permission_denied mcp_unauthorized: the MCP server `github` asks for authorisation",
             ),

@@ -1,29 +1,42 @@
-//! Requests and notices of an MCP server: it may tell that its list has changed, and nothing else.
+//! Requests and notices of an MCP server: it may tell that its list has changed and how far a call is, and ask a person
+//! in the middle of a call.
 //!
-//! No capability of a client is declared. A request for one is refused as unknown, never answered in a person's place.
+//! No other capability of a client is declared, and a request for one is refused as unknown. Nothing is answered in a
+//! person's place.
 
 use std::sync::Arc;
 
 use rmcp::ClientHandler;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ErrorCode, ErrorData, Implementation,
-    ProtocolVersion,
+    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability, ErrorCode, ErrorData,
+    FormElicitationCapability, Implementation, ProgressNotificationParam, ProtocolVersion, UrlElicitationCapability,
 };
-use rmcp::service::{NotificationContext, RequestContext, RoleClient};
+use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext, RoleClient};
 use tokio::sync::Notify;
+
+use crate::ports::tool::mcp::connection::live_calls::LiveCalls;
+use crate::ports::tool::mcp::connection::progress::ProgressRoutes;
 
 /// The client's side of a connection, for what its server asks and tells.
 pub struct McpHandler {
     changed: Arc<Notify>,
+    live: Arc<LiveCalls>,
+    progress: ProgressRoutes,
     config: ClientConfig,
 }
 
 impl McpHandler {
-    /// Wakes `changed` whenever the list of tools has changed; speaks this version where there is a handshake.
-    pub fn new(changed: Arc<Notify>, version: ProtocolVersion) -> McpHandler {
+    /// Wakes `changed` whenever the list of tools has changed, and hands questions and progress to the calls under way;
+    /// speaks this version where there is a handshake.
+    pub fn new(
+        changed: Arc<Notify>,
+        live: Arc<LiveCalls>,
+        progress: ProgressRoutes,
+        version: ProtocolVersion,
+    ) -> McpHandler {
         let name = Implementation::new("reveille", env!("CARGO_PKG_VERSION"));
-        let config = ClientConfig::new(ClientCapabilities::default(), name).with_protocol_version(version);
-        McpHandler { changed, config }
+        let config = ClientConfig::new(capabilities(), name).with_protocol_version(version);
+        McpHandler { changed, live, progress, config }
     }
 }
 
@@ -36,13 +49,18 @@ impl ClientHandler for McpHandler {
         self.changed.notify_one();
     }
 
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        self.progress.put(params);
+    }
+
     /// The library would decline, which would be an answer for a person.
     async fn create_elicitation(
         &self,
-        _: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        asked: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        Err(unsupported("elicitation"))
+        let origin = context.extensions.get::<InboundStreamOrigin>().cloned();
+        Ok(self.live.answer(asked, origin.as_ref()).await)
     }
 
     /// The library would answer that there are no roots.
@@ -50,6 +68,14 @@ impl ClientHandler for McpHandler {
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
         Err(unsupported("roots"))
     }
+}
+
+/// A person may be asked by a form, and sent to a page.
+fn capabilities() -> ClientCapabilities {
+    let asks = ElicitationCapability::new().with_form(FormElicitationCapability::new());
+    let mut capabilities = ClientCapabilities::default();
+    capabilities.elicitation = Some(asks.with_url(UrlElicitationCapability::new()));
+    capabilities
 }
 
 fn unsupported(name: &str) -> ErrorData {
@@ -61,21 +87,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_names_itself_and_declares_no_capability() {
-        let handler = McpHandler::new(Arc::default(), ProtocolVersion::V_2025_11_25);
+    fn client_names_itself_and_says_that_a_person_may_be_asked_and_nothing_more() {
+        let handler =
+            McpHandler::new(Arc::default(), Arc::default(), Default::default(), ProtocolVersion::V_2025_11_25);
         let info = serde_json::to_value(handler.get_info()).unwrap();
         assert_eq!(
             info,
             serde_json::json!({
                 "protocolVersion": "2025-11-25",
-                "capabilities": {},
+                "capabilities": { "elicitation": { "form": {}, "url": {} } },
                 "clientInfo": { "name": "reveille", "version": env!("CARGO_PKG_VERSION") },
             })
         );
     }
 
     #[test]
-    fn request_that_only_a_person_could_answer_is_refused_as_unknown() {
-        assert_eq!(unsupported("elicitation").code, ErrorCode::METHOD_NOT_FOUND);
+    fn request_for_what_is_not_there_is_refused_as_unknown() {
+        assert_eq!(unsupported("roots").code, ErrorCode::METHOD_NOT_FOUND);
     }
 }

@@ -13,13 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
+use crate::base::compute::ADMIN;
 use crate::base::redact::Redactor;
 use crate::ports::tool::catalog::ToolCatalog;
 use crate::ports::tool::mcp::connection::McpConnection;
 use crate::ports::tool::mcp::fault::McpFault;
 use crate::ports::tool::mcp::listed_tool::ListedTool;
-use crate::ports::tool::mcp::listing::{SetAsideTool, ToolListing, comes_before_calls, list};
+use crate::ports::tool::mcp::listing::{SetAsideTool, comes_before_calls, list};
+use crate::ports::tool::mcp::mcp_metrics::ToolCounts;
 use crate::ports::tool::mcp::mcp_tool::McpTool;
+use crate::ports::tool::mcp::pinning::{JUDGE_AGAIN, JudgedListing, Pinning};
 use crate::ports::tool::mcp::server::{McpServer, ServerStatus};
 use crate::ports::tool::policy::ToolPolicy;
 use crate::ports::tool::registry::RegisteredTool;
@@ -47,10 +50,17 @@ const LOGGED_ASIDE: usize = 20;
 
 /// Keeps a server connected and its tools in the catalog, until it is stopped. `first` hears of it once the server was
 /// tried.
-pub async fn keep(server: Arc<McpServer>, catalog: ToolCatalog, first: oneshot::Sender<()>, stop: CancellationToken) {
+pub async fn keep(
+    server: Arc<McpServer>,
+    catalog: ToolCatalog,
+    pinning: Pinning,
+    first: oneshot::Sender<()>,
+    stop: CancellationToken,
+) {
     let mut keeper = Keeper {
         server: Arc::clone(&server),
         catalog,
+        pinning,
         first: Some(first),
         stop: stop.clone(),
         registered: Vec::new(),
@@ -81,8 +91,10 @@ type KeptTool = (Arc<McpTool>, Arc<RegisteredTool>);
 struct Keeper {
     server: Arc<McpServer>,
     catalog: ToolCatalog,
+    pinning: Pinning,
     first: Option<oneshot::Sender<()>>,
     stop: CancellationToken,
+    /// The tools of the last list, those that wait among them.
     registered: Vec<KeptTool>,
     /// As they were logged.
     set_aside: BTreeSet<SetAsideTool>,
@@ -137,6 +149,9 @@ impl Keeper {
                 () = connection.changed() => {
                     stop.run_until_cancelled(settle(connection, begun)).await?;
                 }
+                () = self.pinning.accepted() => {
+                    stop.run_until_cancelled(settle(connection, begun)).await?;
+                }
                 () = pause(again) => {}
             }
         }
@@ -154,7 +169,7 @@ impl Keeper {
                 *slow = SlowLists::default();
                 Ok(again)
             }
-            Err(_) if connection.is_closed() => Err(self.ended(connection)),
+            Err(_) if connection.is_closed() || connection.has_flooded() => Err(self.ended(connection)),
             Err(fault) if is_end(&fault) || slow.are_too_many(&fault, connection.answered()) => Err(fault),
             Err(fault) => {
                 self.log_unlisted(&fault);
@@ -166,24 +181,28 @@ impl Keeper {
     /// Lists the tools, and puts them in the catalog. Answers when to list again.
     async fn list(&mut self, connection: &McpConnection) -> Result<Duration, McpFault> {
         let listing = list(connection, self.server.prepared()).await?;
-        let again = listing.again;
         self.unlisted = None;
-        self.take(listing);
+        let Some(listing) = self.pinning.judge(&self.server, listing).await else { return Ok(JUDGE_AGAIN) };
+        let again = listing.again;
+        self.take(listing).await;
         Ok(again)
     }
 
     /// Puts what a server lists in the place of what it listed before.
-    fn take(&mut self, listing: ToolListing) {
+    async fn take(&mut self, listing: JudgedListing) {
         let name = &self.server.prepared().name;
         let mut set_aside: BTreeSet<SetAsideTool> = listing.set_aside.into_iter().collect();
-        let (kept, unfit) = registered(&self.server, listing.tools, &self.registered);
-        set_aside.extend(unfit);
-        let offered = kept.iter().map(|(_, tool)| Arc::clone(tool)).collect();
-        let left_out = self.catalog.replace(name, offered);
-        let listed = kept.len().saturating_sub(left_out.len());
+        let (offered, unfit) = registered(&self.server, listing.tools, &self.registered).await;
+        let (waiting, unfit_waiting) = registered(&self.server, listing.waiting, &self.registered).await;
+        set_aside.extend(unfit.into_iter().chain(unfit_waiting));
+        let left_out = self.catalog.replace_judged(name, tools(&offered), tools(&waiting));
         set_aside.extend(left_out.iter().map(|tool| SetAsideTool::new(tool, "another tool has its name")));
-        self.server.metrics().set_tools(name, listed, set_aside.len());
-        self.registered = kept;
+        let there =
+            |kept: &[KeptTool]| kept.iter().filter(|(tool, _)| !left_out.contains(&tool.definition().name)).count();
+        let counts = ToolCounts { listed: there(&offered), waiting: there(&waiting), set_aside: set_aside.len() };
+        self.server.metrics().set_tools(name, counts);
+        self.server.set_waiting(counts.waiting);
+        self.registered = offered.into_iter().chain(waiting).collect();
         self.log_set_aside(set_aside);
     }
 
@@ -206,8 +225,8 @@ impl Keeper {
 
     /// A connection has ended, or is given up. After a good one the next is made at once, and calls wait for it.
     fn lost(&mut self, fault: McpFault, lived: Duration) {
-        // one of a server that has hung was no good one, however long it has lived
-        if lived < STEADY || matches!(fault, McpFault::Slow { .. }) {
+        // one of a server that has hung, or that floods, was no good one, however long it has lived
+        if lived < STEADY || matches!(fault, McpFault::Slow { .. } | McpFault::Flood { .. }) {
             return self.failed(fault);
         }
         self.tries = 0;
@@ -230,6 +249,9 @@ impl Keeper {
     }
 
     fn ended(&self, connection: &McpConnection) -> McpFault {
+        if connection.has_flooded() {
+            return McpFault::Flood { server: self.server.prepared().name.clone() };
+        }
         let why = match connection.stderr_line() {
             line if line.is_empty() => "it ended".to_owned(),
             line => format!("it ended; it said: {line}"),
@@ -309,8 +331,9 @@ fn is_end(fault: &McpFault) -> bool {
 }
 
 /// The tools as they are offered, and those whose schema can't be used. One that has not changed is the one that it
-/// was, so that what was made of it stays good.
-fn registered(
+/// was, so that what was made of it stays good. The others are compiled once, one after the other, on the computing
+/// threads: a list may have many schemas that take long.
+async fn registered(
     server: &Arc<McpServer>,
     listed: Vec<ListedTool>,
     earlier: &[KeptTool],
@@ -318,12 +341,24 @@ fn registered(
     let (mut kept, mut unfit) = (Vec::with_capacity(listed.len()), Vec::new());
     for tool in listed {
         let (name, known) = (tool.name.clone(), earlier.iter().find(|(known, _)| *known.listed() == tool).cloned());
-        match known.map_or_else(|| register(server, tool), Ok) {
+        let registered = match known {
+            Some(known) => Ok(known),
+            None => {
+                let owner = Arc::clone(server);
+                let compiled = server.compute().run(ADMIN, move || register(&owner, tool)).await;
+                compiled.unwrap_or_else(|panicked| Err(panicked.to_string()))
+            }
+        };
+        match registered {
             Ok(registered) => kept.push(registered),
             Err(why) => unfit.push(SetAsideTool::new(&name, &why)),
         }
     }
     (kept, unfit)
+}
+
+fn tools(kept: &[KeptTool]) -> Vec<Arc<RegisteredTool>> {
+    kept.iter().map(|(_, tool)| Arc::clone(tool)).collect()
 }
 
 fn register(server: &Arc<McpServer>, listed: ListedTool) -> Result<KeptTool, String> {
@@ -344,6 +379,9 @@ fn policy(configured: ToolPolicy, definition: &Definition) -> ToolPolicy {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt;
     use serde_json::{Value, json};
     use tokio::runtime::Handle;
 
@@ -355,6 +393,7 @@ mod tests {
     use crate::ports::egress::{Egress, Settings};
     use crate::ports::tool::mcp::connection::ServerEra;
     use crate::ports::tool::mcp::connection::fixture::{NewServer, OldServer};
+    use crate::ports::tool::mcp::listing::ToolListing;
     use crate::ports::tool::mcp::mcp_metrics::McpMetrics;
     use crate::ports::tool::mcp::server::McpState;
     use crate::ports::tool::mcp::settings::{McpServerDefinition, read};
@@ -381,6 +420,7 @@ mod tests {
             let keeper = Keeper {
                 server,
                 catalog: ToolCatalog::new(ToolRegistry::new(vec![]).unwrap()),
+                pinning: Pinning::new(None, Arc::default()),
                 first: None,
                 stop: CancellationToken::new(),
                 registered: Vec::new(),
@@ -392,18 +432,24 @@ mod tests {
             Kept { keeper, metrics }
         }
 
-        fn list(&mut self, tools: &[(&str, Value)]) {
-            let tool = |(name, schema): &(&str, Value)| {
-                let written = json!({ "name": name, "description": "Does.", "inputSchema": schema });
-                ListedTool::read(&serde_json::from_value(written).unwrap()).unwrap()
-            };
-            let tools = tools.iter().map(tool).collect();
-            self.keeper.take(ToolListing { tools, set_aside: Vec::new(), again: Duration::ZERO });
+        async fn list(&mut self, tools: &[(&str, Value)]) {
+            let listing = ToolListing { tools: listed(tools), set_aside: Vec::new(), again: Duration::ZERO };
+            let Keeper { server, pinning, .. } = &mut self.keeper;
+            let judged = pinning.judge(server, listing).await.unwrap();
+            self.keeper.take(judged).await;
         }
 
         fn tool(&self, name: &str) -> Option<Arc<RegisteredTool>> {
             self.keeper.catalog.current().find(name).cloned()
         }
+    }
+
+    fn listed(tools: &[(&str, Value)]) -> Vec<ListedTool> {
+        let tool = |(name, schema): &(&str, Value)| {
+            let written = json!({ "name": name, "description": "Does.", "inputSchema": schema });
+            ListedTool::read(&serde_json::from_value(written).unwrap()).unwrap()
+        };
+        tools.iter().map(tool).collect()
     }
 
     fn object() -> Value {
@@ -413,13 +459,13 @@ mod tests {
     #[tokio::test]
     async fn tool_that_has_not_changed_is_the_one_that_it_was() {
         let mut kept = Kept::new(json!({}));
-        kept.list(&[("echo", object()), ("gone", object())]);
+        kept.list(&[("echo", object()), ("gone", object())]).await;
         let (echo, gone) = (kept.tool("local.echo").unwrap(), kept.tool("local.gone"));
         assert!(gone.is_some());
-        kept.list(&[("echo", object()), ("new", object())]);
+        kept.list(&[("echo", object()), ("new", object())]).await;
         assert!(Arc::ptr_eq(&echo, &kept.tool("local.echo").unwrap()));
         assert!(kept.tool("local.gone").is_none() && kept.tool("local.new").is_some());
-        kept.list(&[("echo", json!({ "type": "object", "required": ["text"] }))]);
+        kept.list(&[("echo", json!({ "type": "object", "required": ["text"] }))]).await;
         assert!(!Arc::ptr_eq(&echo, &kept.tool("local.echo").unwrap()));
     }
 
@@ -427,12 +473,56 @@ mod tests {
     async fn tool_whose_schema_can_t_be_used_is_set_aside_and_counted() {
         let mut kept = Kept::new(json!({}));
         let recursive = json!({ "type": "object", "properties": { "child": { "$ref": "#" } } });
-        kept.list(&[("echo", object()), ("tree", recursive)]);
+        kept.list(&[("echo", object()), ("tree", recursive)]).await;
         assert!(kept.tool("local.echo").is_some() && kept.tool("local.tree").is_none());
         let text = kept.metrics.text();
         assert!(text.contains(r#"mcp_tools{server="local",state="listed"} 1"#), "{text}");
         assert!(text.contains(r#"mcp_tools{server="local",state="set_aside"} 1"#), "{text}");
         assert_eq!(kept.keeper.set_aside.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["tree"]);
+    }
+
+    #[tokio::test]
+    async fn tool_that_waits_is_not_offered_and_is_the_one_that_it_was_once_it_is_accepted() {
+        let mut kept = Kept::new(json!({}));
+        let judged = |tools: &[(&str, Value)], waiting: &[(&str, Value)]| JudgedListing {
+            tools: listed(tools),
+            waiting: listed(waiting),
+            set_aside: Vec::new(),
+            again: Duration::ZERO,
+        };
+        kept.keeper.take(judged(&[("echo", object())], &[("new", object())])).await;
+        let waiting = kept.keeper.catalog.current().find_waiting("local.new").cloned().unwrap();
+        assert!(kept.tool("local.echo").is_some() && kept.tool("local.new").is_none());
+        let text = kept.metrics.text();
+        for (state, count) in [("listed", 1), ("waiting", 1), ("set_aside", 0)] {
+            assert!(text.contains(&format!("mcp_tools{{server=\"local\",state=\"{state}\"}} {count}")), "{text}");
+        }
+        assert_eq!(kept.keeper.server.health().waiting_tools, Some(1));
+        kept.keeper.take(judged(&[("echo", object()), ("new", object())], &[])).await;
+        assert!(Arc::ptr_eq(&waiting, &kept.tool("local.new").unwrap()), "nothing is compiled twice");
+        assert!(kept.keeper.catalog.current().waiting().next().is_none());
+        assert_eq!(kept.keeper.server.health().waiting_tools, None);
+    }
+
+    #[tokio::test]
+    async fn schemas_are_compiled_once_and_on_the_computing_threads() {
+        let mut kept = Kept::new(json!({}));
+        kept.list(&[("echo", object())]).await;
+        let compute = kept.keeper.server.compute().clone();
+        let (free, is_free) = std::sync::mpsc::channel::<()>();
+        let mut busy = pin!(compute.run("ann", move || is_free.recv()));
+        assert!((&mut busy).now_or_never().is_none(), "the only thread is taken");
+        kept.list(&[("echo", object())]).await;
+        {
+            let more = [("echo", object()), ("new", object())];
+            let mut listing = pin!(kept.list(&more));
+            assert!((&mut listing).now_or_never().is_none());
+            assert_eq!(compute.queued(), 1);
+            free.send(()).unwrap();
+            busy.await.unwrap().unwrap();
+            listing.await;
+        }
+        assert!(kept.tool("local.new").is_some());
     }
 
     #[test]
@@ -447,10 +537,10 @@ mod tests {
 
     #[tokio::test]
     async fn server_that_can_t_be_started_is_unavailable_and_keeps_nobody_waiting() {
-        let Kept { keeper: Keeper { server, catalog, stop, .. }, .. } = Kept::new(json!({}));
+        let Kept { keeper: Keeper { server, catalog, pinning, stop, .. }, .. } = Kept::new(json!({}));
         server.run_on(&Handle::current(), &Clock::system());
         let (first, tried) = oneshot::channel();
-        let keeping = tokio::spawn(keep(Arc::clone(&server), catalog, first, stop.clone()));
+        let keeping = tokio::spawn(keep(Arc::clone(&server), catalog, pinning, first, stop.clone()));
         tried.await.unwrap();
         assert_eq!((server.health().state, server.health().fault), (McpState::Unavailable, Some("away")));
         stop.cancel();
@@ -529,6 +619,14 @@ mod tests {
         assert_eq!(keeper.tries, 1);
         let health = keeper.server.health();
         assert_eq!((health.state, health.fault), (McpState::Unavailable, Some("slow")));
+    }
+
+    #[test]
+    fn server_that_floods_is_unavailable_and_waited_for_however_long_its_connection_has_lived() {
+        let mut keeper = Kept::new(json!({})).keeper;
+        keeper.lost(McpFault::Flood { server: "local".into() }, STEADY * 10);
+        let health = keeper.server.health();
+        assert_eq!((keeper.tries, health.state, health.fault), (1, McpState::Unavailable, Some("flood")));
     }
 
     #[test]

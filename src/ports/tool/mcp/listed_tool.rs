@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::base::json::length::is_longer_than;
 use crate::base::unicode_safety::escape_hidden;
-use crate::domain::approval::proposal::canonical_hash;
-use crate::domain::approval::{Category, Consequence};
+use crate::domain::approval::proposal::{canonical_hash, canonical_text, text_hash};
+use crate::domain::approval::{Category, Consequence, SeenDefinition};
 use crate::ports::tool::Definition;
 use crate::ports::tool::mcp::settings::{McpToolSettings, PreparedServer, ServerTarget, only_looks};
 
@@ -81,14 +81,20 @@ impl ListedTool {
 
     /// SHA-256 over RFC 8785 JSON of name, description, parameters, output schema and hints.
     pub fn hash(&self) -> String {
+        self.seen().hash
+    }
+
+    /// Its definition as the operator accepts it: the text that [`ListedTool::hash`] is taken over.
+    pub fn seen(&self) -> SeenDefinition {
         let ToolHints { read_only, destructive, idempotent } = self.hints;
-        canonical_hash(&json!({
+        let text = canonical_text(&json!({
             "name": self.name,
             "description": self.description,
             "parameters": self.parameters,
             "output_schema": self.output_schema,
             "hints": { "read_only": read_only, "destructive": destructive, "idempotent": idempotent },
-        }))
+        }));
+        SeenDefinition { tool: self.name.clone(), hash: text_hash(&text), text }
     }
 
     /// The definition of the tool: its own words, under the settings of the operator.
@@ -348,6 +354,21 @@ mod tests {
         assert_eq!(program("canary")["program"], "npx");
         assert!(!program("canary").to_string().contains("canary"));
         assert_ne!(program("canary"), program("other"));
+    }
+
+    #[test]
+    fn definition_that_is_accepted_has_all_words_of_the_server_and_nothing_of_the_operator() {
+        let SeenDefinition { tool, hash, text } = listed(json!({ "annotations": { "readOnlyHint": true } })).seen();
+        assert_eq!(
+            (tool.as_str(), &hash),
+            ("search", &listed(json!({ "annotations": { "readOnlyHint": true } })).hash())
+        );
+        let expected = json!({
+            "name": "search", "description": "Searches.", "output_schema": null,
+            "parameters": { "type": "object", "properties": {} },
+            "hints": { "read_only": true, "destructive": null, "idempotent": null },
+        });
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     }
 
     #[test]

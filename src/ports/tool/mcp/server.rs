@@ -1,6 +1,7 @@
 //! One MCP server of this instance: its connection, those of its tenants, and how it stands.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -12,12 +13,15 @@ use tokio::time::timeout;
 
 use crate::base::clock::{Clock, machine_now};
 use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
+use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::base::words::words;
 use crate::ports::tool::mcp::connection::{ConnectionParts, McpConnection, ServerEra};
 use crate::ports::tool::mcp::fault::McpFault;
 use crate::ports::tool::mcp::listing::{LISTED_WITHIN, comes_before_calls, list_within};
 use crate::ports::tool::mcp::mcp_metrics::McpMetrics;
+use crate::ports::tool::mcp::pinning::served::ServedDefinitions;
+use crate::ports::tool::mcp::relisting::relist;
 use crate::ports::tool::mcp::settings::PreparedServer;
 use crate::ports::tool::mcp::tenant_connections::TenantConnections;
 use crate::ports::vault::credentials::Credentials;
@@ -57,6 +61,9 @@ pub struct McpHealth {
     pub fault: Option<&'static str>,
     /// Since when it stands so.
     pub since: DateTime<Utc>,
+    /// How many of its tools wait until the operator accepts their definitions; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_tools: Option<usize>,
 }
 
 /// How a server stands, with what that means for its calls.
@@ -104,11 +111,16 @@ pub struct McpServer {
     credentials: Credentials,
     supervisor: Option<Arc<Path>>,
     metrics: McpMetrics,
+    /// Where schemas are compiled.
+    compute: Compute,
     /// Not there before the service is started.
     started: OnceLock<StartedServer>,
     status: watch::Sender<StampedStatus>,
     tenants: TenantConnections,
     places: FairQueue<String>,
+    served: ServedDefinitions,
+    /// Tools that nobody has accepted.
+    waiting: AtomicUsize,
 }
 
 struct StartedServer {
@@ -138,16 +150,19 @@ impl ConnectionOpener {
     }
 
     /// A connection of a tenant, over which its tools were listed where calls need that. A list that can't be had holds
-    /// up no call: the server may list its tools to others alone.
-    async fn open_for_calls(self, tenant: Tenant) -> Result<McpConnection, McpFault> {
-        let server = Arc::clone(&self.parts.server);
-        let connection = self.open(Some(tenant)).await?;
+    /// up no call: the server may list its tools to others alone. They are listed again when they change.
+    async fn open_for_calls(self, tenant: Tenant) -> Result<Arc<McpConnection>, McpFault> {
+        let (server, runtime) = (Arc::clone(&self.parts.server), self.parts.runtime.clone());
+        let connection = Arc::new(self.open(Some(tenant)).await?);
         if !comes_before_calls(&connection, &server) {
             return Ok(connection);
         }
         match list_within(&connection, &server, LISTED_WITHIN).await {
             Err(fault) if connection.is_closed() => Err(fault),
-            _ => Ok(connection),
+            _ => {
+                runtime.spawn(relist(Arc::downgrade(&connection), connection.events(), server));
+                Ok(connection)
+            }
         }
     }
 
@@ -159,7 +174,10 @@ impl ConnectionOpener {
 /// Whether a failure may come of another era than the one that was taken for granted: one of a credential, or of the
 /// way there, does not.
 fn tells_of_the_server(fault: &McpFault) -> bool {
-    !matches!(fault, McpFault::Unauthorized { .. } | McpFault::Credential(_) | McpFault::Egress(_))
+    !matches!(
+        fault,
+        McpFault::Unauthorized { .. } | McpFault::Scope { .. } | McpFault::Credential(_) | McpFault::Egress(_)
+    )
 }
 
 impl McpServer {
@@ -172,7 +190,9 @@ impl McpServer {
     ) -> Arc<McpServer> {
         let current = StampedStatus { status: ServerStatus::Connecting, since: machine_now() };
         metrics.set_up(&prepared.name, false);
+        let compute = credentials.computing().cloned().unwrap_or_else(|| Compute::new(1));
         Arc::new(McpServer {
+            compute,
             tenants: TenantConnections::new(&prepared.name),
             prepared,
             credentials,
@@ -181,12 +201,19 @@ impl McpServer {
             started: OnceLock::new(),
             status: watch::Sender::new(current),
             places: FairQueue::with_reserve(CALLS_AT_ONCE, FOR_OTHERS),
+            served: ServedDefinitions::default(),
+            waiting: AtomicUsize::new(0),
         })
     }
 
     /// The server as it is configured.
     pub fn prepared(&self) -> &Arc<PreparedServer> {
         &self.prepared
+    }
+
+    /// The threads on which the schemas of its tools are compiled.
+    pub(super) fn compute(&self) -> &Compute {
+        &self.compute
     }
 
     /// The metrics of all servers.
@@ -245,7 +272,19 @@ impl McpServer {
             ServerStatus::Unavailable(fault) => Some(fault.word()),
             _ => None,
         };
-        McpHealth { name: self.prepared.name.clone(), state: current.status.state(), fault, since: current.since }
+        let waiting_tools = Some(self.waiting.load(Ordering::Relaxed)).filter(|count| *count > 0);
+        let (name, state) = (self.prepared.name.clone(), current.status.state());
+        McpHealth { name, state, fault, since: current.since, waiting_tools }
+    }
+
+    /// The definitions that it serves now.
+    pub fn served(&self) -> &ServedDefinitions {
+        &self.served
+    }
+
+    /// Says how many of its tools wait until the operator accepts their definitions.
+    pub(super) fn set_waiting(&self, count: usize) {
+        self.waiting.store(count, Ordering::Relaxed);
     }
 
     /// Its connections live on this runtime from now on. Says it once.
@@ -398,6 +437,8 @@ mod tests {
         server.set(ServerStatus::Connecting);
         let health = serde_json::to_value(server.health()).unwrap();
         assert_eq!(health, json!({ "name": "local", "state": "connecting", "since": "2026-11-21T09:01:00Z" }));
+        server.set_waiting(2);
+        assert_eq!(server.health().waiting_tools, Some(2));
     }
 
     #[tokio::test]

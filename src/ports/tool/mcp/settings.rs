@@ -86,6 +86,10 @@ pub struct McpToolSettings {
     /// How much of a result the model is shown where its call does not say; for tools that only read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_level: Option<DefaultLevel>,
+    /// Whether a call in whose middle its server asks a person is made again once the person has answered, though it
+    /// may do something twice. For servers of before 2026-07-28; a tool that may be repeated needs it not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub repeats_for_input: bool,
 }
 
 impl Default for McpToolSettings {
@@ -99,6 +103,7 @@ impl Default for McpToolSettings {
             retry: ToolRetry::default(),
             cache: false,
             output_level: None,
+            repeats_for_input: false,
         }
     }
 }
@@ -235,6 +240,16 @@ mod tests {
         assert!(!other.requires_confirmation);
         assert!(server.policy("search").cache && !server.policy("other").cache);
         assert_eq!(server.policy("other"), ToolPolicy::default());
+    }
+
+    #[test]
+    fn call_is_made_again_for_an_answer_where_the_operator_says_so_and_settings_without_it_read_as_before() {
+        let server = by_url(json!({ "tools": { "book": { "repeats_for_input": true } } }));
+        let (book, other) = (server.settings("book"), server.settings("other"));
+        assert_eq!((book.repeats_for_input, other.repeats_for_input), (true, false));
+        let written = |settings: McpToolSettings| serde_json::to_value(settings).unwrap();
+        assert_eq!(written(book)["repeats_for_input"], true);
+        assert!(written(other).get("repeats_for_input").is_none());
     }
 
     #[test]

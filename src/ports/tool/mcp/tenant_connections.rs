@@ -47,7 +47,7 @@ impl TenantConnections {
         &self,
         tenant: &Tenant,
         runtime: &Handle,
-        open: impl Future<Output = Result<McpConnection, McpFault>> + Send + 'static,
+        open: impl Future<Output = Result<Arc<McpConnection>, McpFault>> + Send + 'static,
     ) -> Result<Arc<McpConnection>, McpFault> {
         // the caller waits here: of calls that have given up none makes a connection behind the one that is made
         let held = self.slot(tenant).lock_owned().await;
@@ -97,9 +97,9 @@ impl TenantConnections {
 /// Makes the connection of a slot, which is held meanwhile.
 async fn fill(
     mut held: HeldSlot,
-    open: impl Future<Output = Result<McpConnection, McpFault>>,
+    open: impl Future<Output = Result<Arc<McpConnection>, McpFault>>,
 ) -> Result<Arc<McpConnection>, McpFault> {
-    let opened = Arc::new(open.await?);
+    let opened = open.await?;
     *held = Some(Arc::clone(&opened));
     Ok(opened)
 }
@@ -121,11 +121,11 @@ mod tests {
     }
 
     /// Its server stays where it is.
-    async fn opened() -> Result<McpConnection, McpFault> {
-        Ok(OldServer::connected(ServerEra::Legacy).await.1)
+    async fn opened() -> Result<Arc<McpConnection>, McpFault> {
+        Ok(Arc::new(OldServer::connected(ServerEra::Legacy).await.1))
     }
 
-    async fn unopened() -> Result<McpConnection, McpFault> {
+    async fn unopened() -> Result<Arc<McpConnection>, McpFault> {
         panic!("there is a connection already")
     }
 
@@ -150,7 +150,7 @@ mod tests {
     async fn connection_that_has_closed_is_replaced_and_a_failure_is_not_kept() {
         let connections = TenantConnections::new("github");
         let (server, first) = OldServer::connected(ServerEra::Legacy).await;
-        let first = connections.get(&tenant("ann"), &Handle::current(), async { Ok(first) }).await.unwrap();
+        let first = connections.get(&tenant("ann"), &Handle::current(), async { Ok(Arc::new(first)) }).await.unwrap();
         server.stop();
         first.closed().await;
         let fault = McpFault::Unauthorized { server: "github".into() };
@@ -196,7 +196,7 @@ mod tests {
         let (begin, begun) = oneshot::channel::<()>();
         let failing = async move {
             begun.await.unwrap();
-            Err::<McpConnection, _>(McpFault::Unauthorized { server: "github".into() })
+            Err::<Arc<McpConnection>, _>(McpFault::Unauthorized { server: "github".into() })
         };
         let has_begun = Arc::new(AtomicBool::new(false));
         let second_has_begun = Arc::clone(&has_begun);

@@ -185,6 +185,27 @@ impl CredentialAccess {
         }
     }
 
+    /// Keeps the scopes that the other side asks for with the credential of an account, whose next link asks for them.
+    pub async fn keep_missed_scopes(&self, with: &Use<'_>, asked: &[String]) {
+        if let Err(error) = with_timeout(self.note_missed_scopes(with, asked)).await {
+            tracing::warn!(credential = %with.reference, %error, "scopes that a credential misses could not be kept");
+        }
+    }
+
+    async fn note_missed_scopes(&self, with: &Use<'_>, asked: &[String]) -> Result<(), StoreError> {
+        let Reference { service, account } = with.reference;
+        let scope = Scope::Only(with.tenant.clone());
+        let stored = self.store.find_credential(&scope, with.tenant.as_str(), service, account).await?;
+        let Some(Credential { id, version, oauth: Some(oauth), .. }) = stored.map(|stored| stored.credential) else {
+            return Ok(());
+        };
+        if let Some(oauth) = oauth.missing(asked) {
+            // one that is written just now is asked again by the next call
+            self.store.note_missed_scopes(id, version, &oauth).await?;
+        }
+        Ok(())
+    }
+
     /// Records an attempt that was refused.
     pub async fn record_failure(&self, url: &Url, with: &Use<'_>, error: CredentialError) -> FetchError {
         if let Err(error) = self.record_use(url, with, error.kind.outcome()).await {

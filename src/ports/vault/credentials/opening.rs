@@ -1,6 +1,6 @@
 //! Requests with a credential whose answers are read as they come, such as streams of events.
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use crate::domain::credential::InjectForm;
@@ -10,6 +10,7 @@ use crate::ports::vault::credentials::guard::SecretGuard;
 use crate::ports::vault::credentials::inject::InjectFault;
 use crate::ports::vault::credentials::unusable::{too_slow, unfitting};
 use crate::ports::vault::credentials::{CredentialError, Credentials, FetchError, Use, UsedSecrets};
+use crate::ports::vault::oauth::BearerChallenge;
 
 /// An answer to a request with a credential, its body yet to be read.
 pub struct OpenAnswer {
@@ -20,7 +21,8 @@ pub struct OpenAnswer {
 }
 
 impl Credentials {
-    /// As [`Credentials::fetch`], but the answer is there once its headers are, and nothing is taken out of it: its
+    /// As [`Credentials::fetch`], but scopes that the other side misses (403, `insufficient_scope`) are kept with the
+    /// credential of a connected account; the answer is there once its headers are, and nothing is taken out of it: its
     /// reader takes `used_secrets` out of what is shown. Redirects are not followed, and a credential that goes into
     /// a field of the body is not used.
     pub async fn open(
@@ -111,10 +113,26 @@ impl Credentials {
         let mut response = answered.map_err(|error| guard.error(error))?;
         let refused = match response.status {
             StatusCode::UNAUTHORIZED => Some(access.record_refused(&put.url, with, &put.used).await),
+            StatusCode::FORBIDDEN => {
+                let missed = missed_scopes(&response.headers);
+                if opened.stored.credential.oauth.is_some() && !missed.is_empty() {
+                    access.keep_missed_scopes(with, &missed).await;
+                }
+                None
+            }
             _ => None,
         };
         // without the credential, which may be in it
         response.url = put.url;
         Ok(OpenAnswer { response, refused })
+    }
+}
+
+/// The scopes that the other side asks for beyond those of the token (RFC 6750, section 3.1).
+fn missed_scopes(headers: &HeaderMap) -> Vec<String> {
+    let challenge = BearerChallenge::of(headers);
+    match challenge.error.as_deref() {
+        Some("insufficient_scope") => challenge.scopes(),
+        _ => vec![],
     }
 }

@@ -154,8 +154,9 @@ impl UsedSecrets {
         }
     }
 
-    /// Redactors are built and long texts are read on these threads, in the turn of this tenant, from now on.
-    pub(super) fn read_in_turn(&self, compute: &Compute, tenant: &str) {
+    /// Redactors are built and long texts are read on these threads, in the turn of this tenant, from now on, unless a
+    /// turn is known already: whose texts they are matters, and not whose credential was sent.
+    pub fn read_in_turn(&self, compute: &Compute, tenant: &str) {
         self.known().turn.set(compute, tenant);
     }
 
@@ -336,6 +337,23 @@ mod tests {
         busy.await.unwrap().unwrap();
         assert_eq!((first.await, second.await), ("plain, [redacted]".to_owned(), true));
         assert_eq!(used_secrets.cleaned("secret-0007, added-meanwhile".into()).await, "[redacted], [redacted]");
+    }
+
+    #[tokio::test]
+    async fn turn_of_the_tenant_whose_texts_are_read_is_kept_where_anothers_credential_is_sent() {
+        let (calling, owning, used_secrets) = (Compute::new(1), Compute::new(1), UsedSecrets::default());
+        used_secrets.read_in_turn(&calling, "ann");
+        used_secrets.read_in_turn(&owning, "ops");
+        add(&used_secrets, &texts(200));
+        let (free, is_free) = mpsc::channel::<()>();
+        let mut busy = pin!(calling.run("ben", move || is_free.recv()));
+        assert!((&mut busy).now_or_never().is_none(), "the only thread is taken");
+        let mut cleaned = pin!(used_secrets.cleaned("plain, secret-0007".into()));
+        assert!((&mut cleaned).now_or_never().is_none());
+        assert_eq!((calling.queued(), owning.queued()), (1, 0));
+        free.send(()).unwrap();
+        busy.await.unwrap().unwrap();
+        assert_eq!(cleaned.await, "plain, [redacted]");
     }
 
     #[tokio::test]

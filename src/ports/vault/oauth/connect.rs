@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use url::Url;
 
@@ -20,12 +20,14 @@ use crate::domain::credential::{CredentialStatus, OAuth, Reference};
 use crate::domain::task::DependentTask;
 use crate::ports::vault::VaultError;
 use crate::ports::vault::credentials::replace;
-use crate::ports::vault::oauth::Shared;
+use crate::ports::vault::oauth::discovery::{KEPT_FOR, LOOKED_ANEW_AFTER};
 use crate::ports::vault::oauth::endpoint::EndpointRefusal;
-use crate::ports::vault::oauth::flow::{OAuthFlow, StateError};
-use crate::ports::vault::oauth::provider::OAuthProvider;
+use crate::ports::vault::oauth::flow::{FlowServer, OAuthFlow, StateError};
+use crate::ports::vault::oauth::known::KnownProvider;
+use crate::ports::vault::oauth::metadata::DiscoveryError;
 use crate::ports::vault::oauth::refresh::AGAIN;
 use crate::ports::vault::oauth::tokens::OAuthTokenResponse;
+use crate::ports::vault::oauth::{OAuthParts, Shared};
 use crate::store::{CredentialRowDraft, Idempotency, StoreError, StoredAnswer, StoredCredential, next_generation};
 
 /// Takes people to providers, and brings back what they agreed to. Cheap to clone.
@@ -117,6 +119,15 @@ impl From<StateError> for ConnectError {
     }
 }
 
+impl From<DiscoveryError> for ConnectError {
+    fn from(error: DiscoveryError) -> ConnectError {
+        match error {
+            DiscoveryError::Refused(why) => ConnectError::Misconfigured(why),
+            DiscoveryError::Later(why) => ConnectError::Later(why),
+        }
+    }
+}
+
 impl OAuthConnector {
     pub(super) fn new(shared: Shared, redirect_uri: String) -> OAuthConnector {
         OAuthConnector { shared, redirect_uri: redirect_uri.into() }
@@ -127,28 +138,55 @@ impl OAuthConnector {
         self.shared.providers.keys().map(String::as_str)
     }
 
-    /// The provider's address for an account of a tenant. `by` is who asks: `token:<id>`. Stores nothing.
-    pub fn start(&self, tenant: &str, reference: &Reference, by: &str) -> Result<StartedConnection, ConnectError> {
-        let provider = self.provider(&reference.service)?;
+    /// The provider's address for an account of a tenant. `by` is who asks: `token:<id>`. Stores nothing. Where the
+    /// provider is discovered this looks for it, and registers this service there if nothing else will do; and the
+    /// scopes of the account that is there are asked for as well.
+    pub async fn start(
+        &self,
+        tenant: &str,
+        reference: &Reference,
+        by: &str,
+    ) -> Result<StartedConnection, ConnectError> {
+        let service = &reference.service;
+        let mut known = self.known(service, LOOKED_ANEW_AFTER).await?;
         let now = self.shared.now();
-        let flow = OAuthFlow::begin(new_id(now), tenant, reference, by, now)?;
+        let mut flow = OAuthFlow::begin(new_id(now), tenant, reference, by, now)?;
+        if let Some(server) = &known.server {
+            let OAuthParts { registry, egress, .. } = &*self.shared;
+            let client = registry.client(egress, (service.as_str(), &known.provider), server, now).await?;
+            if let Some(client) = &client {
+                known.provider.show_as(client);
+            }
+            let (issuer, names_itself) = (server.issuer.clone(), server.names_itself);
+            add_scopes(&mut known, self.stored(&flow).await?.as_ref());
+            flow.server = Some(FlowServer { issuer, names_itself, client });
+        }
         let state = flow.state(&self.shared.vault)?;
-        let odd = || ConnectError::Misconfigured(format!("oauth.{}.authorize_url is no address", reference.service));
-        let url = flow.address(provider, &self.redirect_uri, &state).ok_or_else(odd)?;
+        let odd = || ConnectError::Misconfigured(format!("oauth.{service}.authorize_url is no address"));
+        let url = flow.address(&known.provider, &self.redirect_uri, &state).ok_or_else(odd)?;
         Ok(StartedConnection { url, expires_at: flow.expires_at })
     }
 
     /// The offer for a `state` that came back. Changes nothing.
     pub async fn offer(&self, state: &str) -> Result<ConnectOffer, ConnectError> {
         let flow = OAuthFlow::read(&self.shared.vault, state, self.shared.now())?;
-        let provider = self.provider(&flow.reference.service)?;
-        let replaces = self.stored(&flow).await?.is_some();
-        Ok(ConnectOffer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
+        let service = &flow.reference.service;
+        let missing = || ConnectError::NoSuchService(service.clone());
+        let hosts = self.shared.providers.get(service).ok_or_else(missing)?.hosts();
+        let stored = self.stored(&flow).await?;
+        // a server that is away by now is told of when the button is pressed
+        let known = self.known_for(&flow, stored.as_ref()).await;
+        let scopes = known.map(|known| known.provider.scopes).unwrap_or_default();
+        Ok(ConnectOffer { hosts, scopes, replaces: stored.is_some(), flow })
     }
 
     /// Whether who says this of themselves, or nothing, may be the provider of a flow (RFC 9207, section 2.4): a code
-    /// that another provider gave must not be sent to this one. A provider whose issuer is configured says who it is.
+    /// that another provider gave must not be sent to this one. A provider whose issuer is configured says who it is. A
+    /// discovered one does where its metadata says so, and is never another than the one that was asked.
     pub fn is_of(&self, flow: &OAuthFlow, issuer: Option<&str>) -> bool {
+        if let Some(asked) = &flow.server {
+            return issuer.map_or(!asked.names_itself, |said| said == asked.issuer);
+        }
         let provider = self.shared.providers.get(&flow.reference.service);
         provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| issuer == Some(own))
     }
@@ -162,7 +200,7 @@ impl OAuthConnector {
     }
 
     async fn end(&self, flow: &OAuthFlow, code: &Secret) -> Result<ConnectedAccount, ConnectError> {
-        let provider = self.provider(&flow.reference.service)?;
+        let known = self.known_for(flow, self.stored(flow).await?.as_ref()).await?;
         if !self.take(flow).await? {
             let stored = self.stored(flow).await?;
             let connected = stored.is_some_and(|stored| stored.credential.status == CredentialStatus::Active);
@@ -175,19 +213,49 @@ impl OAuthConnector {
             ("redirect_uri", &redirect_uri),
             ("code_verifier", flow.verifier()),
         ];
-        let endpoint = self.shared.endpoint_of(provider, &flow.tenant);
-        let granted = endpoint.ask(&form, None).await.map_err(|refusal| match refusal {
+        let endpoint = self.shared.endpoint_of(&known, &flow.tenant);
+        let granted = endpoint.ask(&form, None).await;
+        if let Err(EndpointRefusal::Client(_)) = granted {
+            // the next link does not show it again, where it was registered
+            self.shared.registry.forget(&endpoint.client_id).await;
+        }
+        let granted = granted.map_err(|refusal| match refusal {
             EndpointRefusal::Grant(why) => ConnectError::Code(why),
             EndpointRefusal::Client(why) | EndpointRefusal::Request(why) => {
                 ConnectError::Misconfigured(format!("the provider refuses this service: {why}"))
             }
             EndpointRefusal::Later(why) => ConnectError::Later(why),
         })?;
-        self.store(flow, provider, &granted).await
+        self.store(flow, &known, &granted).await
     }
 
-    fn provider(&self, service: &str) -> Result<&OAuthProvider, ConnectError> {
-        self.shared.providers.get(service).ok_or_else(|| ConnectError::NoSuchService(service.to_owned()))
+    async fn known(&self, service: &str, age: TimeDelta) -> Result<KnownProvider, ConnectError> {
+        let known = self.shared.known(service, age).await?;
+        known.ok_or_else(|| ConnectError::NoSuchService(service.to_owned()))
+    }
+
+    /// The provider of a flow, which shows this service as it was when the flow began, with the scopes of the account
+    /// that is there. A code goes to the server alone that was asked for it.
+    async fn known_for(
+        &self,
+        flow: &OAuthFlow,
+        stored: Option<&StoredCredential>,
+    ) -> Result<KnownProvider, ConnectError> {
+        let service = &flow.reference.service;
+        let mut known = self.known(service, KEPT_FOR).await?;
+        if !is_asked(flow, &known) {
+            // another instance may have made the link, and have looked later than this one
+            known = self.known(service, LOOKED_ANEW_AFTER).await?;
+        }
+        if !is_asked(flow, &known) {
+            let why = "its authorization server is another one since the link was made; make another link";
+            return Err(ConnectError::Misconfigured(why.into()));
+        }
+        if let Some(client) = flow.server.as_ref().and_then(|server| server.client.as_ref()) {
+            known.provider.show_as(client);
+        }
+        add_scopes(&mut known, stored);
+        Ok(known)
     }
 
     /// Whether this is the first end of the flow, over all instances.
@@ -211,11 +279,13 @@ impl OAuthConnector {
     async fn store(
         &self,
         flow: &OAuthFlow,
-        provider: &OAuthProvider,
+        known: &KnownProvider,
         granted: &OAuthTokenResponse,
     ) -> Result<ConnectedAccount, ConnectError> {
         let now = self.shared.now();
-        let (document, expires_at) = (granted.written_into(None), granted.expires_at(now));
+        let (mut oauth, secret) = renewed_as(flow);
+        oauth.scopes = known.granted(granted.scope.as_deref());
+        let (document, expires_at) = (granted.written_into(secret.as_ref()), granted.expires_at(now));
         let Reference { service, account } = &flow.reference;
         // somebody else may be faster, and what the person has just agreed to wins
         let make = |old: Option<&StoredCredential>| -> Result<CredentialRowDraft, ConnectError> {
@@ -226,9 +296,9 @@ impl OAuthConnector {
                 tenant_id: flow.tenant.clone(),
                 service: service.clone(),
                 account_name: account.clone(),
-                hosts: provider.hosts(),
-                inject: Some(provider.inject()),
-                oauth: Some(OAuth { provider: Some(service.clone()), ..OAuth::default() }),
+                hosts: known.provider.hosts(),
+                inject: Some(known.provider.inject()),
+                oauth: Some(oauth.clone()),
                 document: Some(sealed),
                 by: flow.by.clone(),
             })
@@ -249,4 +319,30 @@ impl OAuthConnector {
         let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
         Ok(ConnectedAccount { expires_at, is_renewable, scope: granted.scope.clone(), resumed, resuming })
     }
+}
+
+/// Whether this is the provider of a flow, with the server that was asked where it is discovered.
+fn is_asked(flow: &OAuthFlow, known: &KnownProvider) -> bool {
+    let asked = flow.server.as_ref().map(|server| &server.issuer);
+    asked == known.server.as_ref().map(|server| &server.issuer)
+}
+
+/// Has the scopes of the account that is there asked for as well.
+fn add_scopes(known: &mut KnownProvider, stored: Option<&StoredCredential>) {
+    if let Some(oauth) = stored.and_then(|stored| stored.credential.oauth.as_ref()) {
+        known.ask_for_scopes_of(oauth);
+    }
+}
+
+/// How what a flow brings is renewed: by the section of its service, and where its server was discovered by that one
+/// alone and as the client that was shown to it, whose secret is kept in the document.
+fn renewed_as(flow: &OAuthFlow) -> (OAuth, Option<Secret>) {
+    let mut oauth = OAuth { provider: Some(flow.reference.service.clone()), ..OAuth::default() };
+    let Some(server) = &flow.server else { return (oauth, None) };
+    oauth.issuer = Some(server.issuer.clone());
+    let Some(client) = &server.client else { return (oauth, None) };
+    oauth.client_id = Some(client.id.clone());
+    oauth.client_auth = client.secret.as_ref().map(|_| client.auth);
+    let secret = client.secret.as_ref().map(|secret| json!({ "client_secret": secret.expose() }).to_string());
+    (oauth, secret.map(Secret::new))
 }

@@ -25,7 +25,7 @@ use crate::ports::vault::oauth::tokens::OAuthTokenResponse;
 /// How long a token endpoint may take for the whole of an answer.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer in bytes.
-const ANSWER_BYTES: usize = 64 * 1024;
+pub const ANSWER_BYTES: usize = 64 * 1024;
 /// How much of a provider's own words is shown, in characters.
 const SHOWN: usize = 200;
 /// Fields of a form that hold no secret.
@@ -39,6 +39,8 @@ pub struct Endpoint {
     pub client_id: String,
     pub client_secret: Option<Secret>,
     pub client_auth: ClientAuth,
+    /// The address that tokens are asked for (RFC 8707); `None`: none is named.
+    pub resource: Option<String>,
     pub way: ClientAuthentication,
     /// Where it is made ready to find secrets in answers.
     pub turn: ReadingTurn,
@@ -122,6 +124,9 @@ impl Endpoint {
         let mut body = url::form_urlencoded::Serializer::new(String::new());
         for (name, value) in form {
             body.append_pair(name, value.expose());
+        }
+        if let Some(resource) = &self.resource {
+            body.append_pair("resource", resource);
         }
         match (&self.client_secret, self.client_auth) {
             (Some(secret), ClientAuth::Basic) => {
@@ -263,6 +268,7 @@ mod tests {
             client_id: "an id".into(),
             client_secret: secret.map(Secret::new),
             client_auth: auth,
+            resource: None,
             way: ClientAuthentication::User(Egress::new(&Default::default()).unwrap()),
             turn: ReadingTurn::default(),
         }
@@ -290,6 +296,16 @@ mod tests {
         for auth in [ClientAuth::Basic, ClientAuth::Body] {
             assert_eq!(sent(None, auth), (None, format!("{refresh}&client_id=an+id")));
         }
+    }
+
+    #[test]
+    fn resource_is_named_in_each_request() {
+        let resource = Some("https://mcp.example.org/mcp".to_owned());
+        let endpoint = Endpoint { resource, ..endpoint(None, ClientAuth::Basic) };
+        let kind = Secret::new("refresh_token");
+        let (_, body) = endpoint.request(&[("grant_type", &kind)]);
+        let resource = "resource=https%3A%2F%2Fmcp.example.org%2Fmcp";
+        assert_eq!(body, format!("grant_type=refresh_token&{resource}&client_id=an+id"));
     }
 
     #[test]

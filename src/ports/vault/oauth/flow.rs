@@ -14,7 +14,8 @@ use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use crate::base::secret::Secret;
-use crate::domain::credential::Reference;
+use crate::domain::credential::{ClientAuth, Reference};
+use crate::ports::vault::oauth::client::OAuthClient;
 use crate::ports::vault::oauth::provider::OAuthProvider;
 use crate::ports::vault::{Context, Vault, VaultError};
 
@@ -38,7 +39,20 @@ pub struct OAuthFlow {
     pub by: String,
     /// The instant from which the link leads nowhere.
     pub expires_at: DateTime<Utc>,
+    /// The authorization server that is asked, where it was discovered.
+    pub server: Option<FlowServer>,
     verifier: Secret,
+}
+
+/// The discovered authorization server of a flow, and who this service is there. A code of another is not sent to it.
+#[derive(Debug, Clone)]
+pub struct FlowServer {
+    /// Its name for itself.
+    pub issuer: String,
+    /// It says who it is when it sends people back.
+    pub names_itself: bool,
+    /// This service as it has shown itself there; `None`: as the operator's client.
+    pub client: Option<OAuthClient>,
 }
 
 /// A flow as it is sealed.
@@ -51,6 +65,18 @@ struct SealedFlow<'a> {
     by: &'a str,
     until: DateTime<Utc>,
     verifier: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<SealedFlowServer<'a>>,
+}
+
+/// The server of a flow as it is sealed.
+#[derive(Serialize)]
+struct SealedFlowServer<'a> {
+    issuer: &'a str,
+    names_itself: bool,
+    client_id: Option<&'a str>,
+    client_secret: Option<&'a str>,
+    client_auth: ClientAuth,
 }
 
 /// The flow, opened.
@@ -63,6 +89,38 @@ struct OpenFlow {
     by: String,
     until: DateTime<Utc>,
     verifier: Secret,
+    #[serde(default)]
+    server: Option<OpenFlowServer>,
+}
+
+/// The server of a flow, opened.
+#[derive(Deserialize)]
+struct OpenFlowServer {
+    issuer: String,
+    names_itself: bool,
+    client_id: Option<String>,
+    client_secret: Option<Secret>,
+    client_auth: ClientAuth,
+}
+
+impl FlowServer {
+    fn sealed(&self) -> SealedFlowServer<'_> {
+        let client = self.client.as_ref();
+        SealedFlowServer {
+            issuer: &self.issuer,
+            names_itself: self.names_itself,
+            client_id: client.map(|client| client.id.as_str()),
+            client_secret: client.and_then(|client| client.secret.as_ref()).map(Secret::expose),
+            client_auth: client.map(|client| client.auth).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<OpenFlowServer> for FlowServer {
+    fn from(opened: OpenFlowServer) -> FlowServer {
+        let OpenFlowServer { issuer, names_itself, client_id, client_secret: secret, client_auth: auth } = opened;
+        FlowServer { issuer, names_itself, client: client_id.map(|id| OAuthClient { id, secret, auth }) }
+    }
 }
 
 /// Why a `state` leads nowhere.
@@ -94,6 +152,7 @@ impl OAuthFlow {
             reference: reference.clone(),
             by: by.to_owned(),
             expires_at: now + LIFE,
+            server: None,
             verifier: Secret::new(URL_SAFE_NO_PAD.encode(*bytes)),
         })
     }
@@ -108,6 +167,7 @@ impl OAuthFlow {
             by: &self.by,
             until: self.expires_at,
             verifier: self.verifier.expose(),
+            server: self.server.as_ref().map(FlowServer::sealed),
         };
         let text = serde_json::to_string(&sealed).map_err(|_| VaultError::Refused)?;
         vault.seal(&PLACE, &Secret::new(text))
@@ -126,6 +186,7 @@ impl OAuthFlow {
             reference: Reference { service: opened.service, account: opened.account },
             by: opened.by,
             expires_at: opened.until,
+            server: opened.server.map(FlowServer::from),
             verifier: opened.verifier,
         })
     }
@@ -150,6 +211,9 @@ impl OAuthFlow {
         ]);
         if !provider.scopes.is_empty() {
             query.append_pair("scope", &provider.scopes.join(" "));
+        }
+        if let Some(resource) = &provider.resource {
+            query.append_pair("resource", resource);
         }
         query.extend_pairs(&provider.authorize_parameters);
         drop(query);
@@ -185,6 +249,28 @@ mod tests {
     }
 
     #[test]
+    fn state_holds_the_server_that_is_asked_and_who_this_service_is_there() {
+        let vault = vault(&[OLD]);
+        let client = |secret: Option<&str>| OAuthClient {
+            id: "registered".into(),
+            secret: secret.map(Secret::new),
+            auth: ClientAuth::Body,
+        };
+        for client in [None, Some(client(None)), Some(client(Some("canary")))] {
+            let server = FlowServer { issuer: "https://id.example.org".into(), names_itself: true, client };
+            let flow = OAuthFlow { server: Some(server), ..flow() };
+            let read = OAuthFlow::read(&vault, &flow.state(&vault).unwrap(), at("2026-11-21T09:00:00Z")).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{flow:?}"));
+            let secret = |flow: &OAuthFlow| {
+                let client = flow.server.as_ref().and_then(|server| server.client.clone());
+                client.and_then(|client| client.secret).map(|secret| secret.expose().to_owned())
+            };
+            assert_eq!(secret(&read), secret(&flow));
+            assert!(!format!("{read:?}").contains("canary"));
+        }
+    }
+
+    #[test]
     fn state_that_is_changed_or_was_sealed_for_something_else_is_unknown() {
         let (vault, flow, now) = (vault(&[OLD]), flow(), at("2026-11-21T09:00:00Z"));
         let state = flow.state(&vault).unwrap();
@@ -213,6 +299,7 @@ mod tests {
             authorize_url: "https://id.example.org/authorize?realm=a%26b".into(),
             client_id: "reveille&co".into(),
             scopes: vec!["calendar.read".into(), "offline_access".into()],
+            resource: Some("https://mcp.example.org/mcp".into()),
             authorize_parameters: BTreeMap::from([("prompt".into(), "consent".into())]),
             ..OAuthProvider::default()
         };
@@ -228,6 +315,7 @@ mod tests {
             ("code_challenge", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
             ("code_challenge_method", "S256"),
             ("scope", "calendar.read offline_access"),
+            ("resource", "https://mcp.example.org/mcp"),
             ("prompt", "consent"),
         ];
         assert_eq!(query, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());

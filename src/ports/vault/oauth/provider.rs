@@ -11,27 +11,40 @@ use crate::base::invalid::{ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::domain::credential::{ClientAuth, CredentialDraft, Inject, InjectForm, check_name};
 use crate::ports::vault::credentials::hosts;
+use crate::ports::vault::oauth::challenge::is_scope;
 
 /// `[oauth]`: a section per service, by the service's name in references.
 pub type Settings = BTreeMap<String, OAuthProvider>;
 
 /// Parameters that the flow itself sets at the provider's login page; `authorize_parameters` may add others, not change
 /// these.
-const OURS: [&str; 7] =
-    ["response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method"];
+const OURS: [&str; 8] = [
+    "response_type",
+    "client_id",
+    "redirect_uri",
+    "scope",
+    "state",
+    "code_challenge",
+    "code_challenge_method",
+    "resource",
+];
 
 /// `[oauth.<service>]`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OAuthProvider {
+    /// The address that tokens are for (RFC 8707), such as that of an MCP server. Without `authorize_url` and
+    /// `token_url` it is asked where people log in (RFC 9728).
+    pub resource: Option<String>,
     /// Where people log in and agree (RFC 6749, section 3.1).
     pub authorize_url: String,
     /// Where codes and refresh tokens become access tokens (section 3.2).
     pub token_url: String,
     /// The provider's name for itself in `iss` when it sends people back (RFC 9207): another is refused, and so is one
-    /// that gives none. Absent: it is not looked at.
+    /// that gives none. Absent: it is not looked at. Where the addresses are discovered: which of the authorization
+    /// servers is asked, absent the first.
     pub issuer: Option<String>,
-    /// As the provider has registered us.
+    /// As the provider has registered us. Empty where addresses are discovered: this service shows itself there.
     pub client_id: String,
     /// Absent: a public client.
     pub client_secret: Option<Secret>,
@@ -41,7 +54,7 @@ pub struct OAuthProvider {
     pub scopes: Vec<String>,
     /// Further parameters for the login page, such as `access_type = "offline"`.
     pub authorize_parameters: BTreeMap<String, String>,
-    /// Hosts that connected accounts may be used at.
+    /// Hosts that connected accounts may be used at; empty: that of the resource.
     pub hosts: Vec<String>,
     /// How they are put into requests; absent: the access token as bearer.
     pub inject: Option<Inject>,
@@ -64,9 +77,19 @@ impl OAuthProvider {
         self.draft().map_or_else(|_| Vec::new(), |draft| draft.hosts)
     }
 
+    /// Whether the resource is asked where people log in and where tokens come from.
+    pub fn is_discovered(&self) -> bool {
+        self.resource.is_some() && self.authorize_url.is_empty() && self.token_url.is_empty()
+    }
+
     /// The draft with which connected accounts are put, by the rules for all credentials.
     fn draft(&self) -> Result<CredentialDraft, ValidationErrors> {
-        CredentialDraft::parse(json!({ "hosts": self.hosts, "inject": self.inject() }), DateTime::UNIX_EPOCH)
+        let of_resource = || self.resource.as_deref().and_then(|resource| Url::parse(resource).ok());
+        let hosts = match (self.hosts.as_slice(), of_resource()) {
+            ([], Some(resource)) => vec![hosts::host_and_port(&resource)],
+            (hosts, _) => hosts.to_vec(),
+        };
+        CredentialDraft::parse(json!({ "hosts": hosts, "inject": self.inject() }), DateTime::UNIX_EPOCH)
     }
 }
 
@@ -83,37 +106,55 @@ pub fn check(settings: &Settings, faults: &mut ValidationErrors) {
 
 impl OAuthProvider {
     fn check(&self, place: &str, faults: &mut ValidationErrors) {
-        for (key, url) in [("authorize_url", &self.authorize_url), ("token_url", &self.token_url)] {
-            if let Some(why) = url_fault(url) {
-                faults.add(format!("{place}/{key}"), why);
-            }
-        }
-        if let Some(why) = self.issuer.as_deref().and_then(url_fault) {
-            faults.add(format!("{place}/issuer"), why);
-        }
-        if self.client_id.is_empty() {
+        self.check_addresses(place, faults);
+        if self.client_id.is_empty() && !self.is_discovered() {
             faults.add(format!("{place}/client_id"), "is missing: the id that the provider has given this service");
+        }
+        if self.client_id.is_empty() && self.is_discovered() && self.client_secret.is_some() {
+            faults.add(format!("{place}/client_secret"), "needs the `client_id` that it belongs to");
+        }
+        if !self.client_id.is_empty() && self.is_discovered() && self.client_secret.is_some() && self.issuer.is_none() {
+            let why = "is missing: the authorization server that has given the `client_secret`, which else went to any \
+                       that the resource names";
+            faults.add(format!("{place}/issuer"), why);
         }
         if self.client_secret.as_ref().is_some_and(|secret| secret.expose().trim().is_empty()) {
             faults.add(format!("{place}/client_secret"), "must not be empty; leave it out for a public client");
         }
-        if self.hosts.is_empty() {
+        if self.hosts.is_empty() && self.resource.is_none() {
             faults
                 .add(format!("{place}/hosts"), "is missing: the hosts of the service's API, such as `api.example.org`");
         }
         for fault in self.draft().err().into_iter().flat_map(|faults| faults.0) {
             faults.add(format!("{place}{}", fault.pointer), fault.message);
         }
-        // RFC 6749, appendix A.4
-        let is_scope = |c: char| matches!(c, '\u{21}' | '\u{23}'..='\u{5b}' | '\u{5d}'..='\u{7e}');
         for (index, scope) in self.scopes.iter().enumerate() {
-            if scope.is_empty() || !scope.chars().all(is_scope) {
+            if !is_scope(scope) {
                 faults.add(format!("{place}/scopes/{index}"), "must be one scope: no spaces, quotes or backslashes");
             }
         }
         for name in self.authorize_parameters.keys().filter(|name| OURS.contains(&name.as_str())) {
             let place = format!("{place}/authorize_parameters/{}", escape(name));
             faults.add(place, "is set by the flow itself; leave it out");
+        }
+    }
+
+    fn check_addresses(&self, place: &str, faults: &mut ValidationErrors) {
+        let with_resource = self.resource.is_some();
+        for (key, url) in [("authorize_url", &self.authorize_url), ("token_url", &self.token_url)] {
+            let why = match url.as_str() {
+                "" if self.is_discovered() => None,
+                "" if with_resource => Some("is missing: with `resource` both addresses stand here, or none does"),
+                url => url_fault(url),
+            };
+            if let Some(why) = why {
+                faults.add(format!("{place}/{key}"), why);
+            }
+        }
+        for (key, url) in [("issuer", &self.issuer), ("resource", &self.resource)] {
+            if let Some(why) = url.as_deref().and_then(url_fault) {
+                faults.add(format!("{place}/{key}"), why);
+            }
         }
     }
 }
@@ -159,6 +200,44 @@ mod tests {
             found,
             ["/oauth/calendar/hosts: is missing: the hosts of the service's API, such as `api.example.org`"]
         );
+    }
+
+    #[test]
+    fn section_with_a_resource_needs_nothing_else_and_is_used_at_its_host() {
+        let bare = |resource: &str| OAuthProvider { resource: Some(resource.into()), ..OAuthProvider::default() };
+        let notes = bare("https://MCP.example.org:8443/mcp");
+        assert_eq!(faults("notes", notes.clone()), [""; 0]);
+        assert!(notes.is_discovered() && !good().is_discovered());
+        assert_eq!(notes.hosts(), ["mcp.example.org:8443"]);
+        let both = OAuthProvider { resource: notes.resource.clone(), ..good() };
+        assert_eq!((faults("notes", both.clone()), both.is_discovered()), (vec![], false));
+        let half = OAuthProvider {
+            authorize_url: String::new(),
+            client_secret: Some(Secret::new("s")),
+            resource: Some("http://mcp.example.org/mcp".into()),
+            ..good()
+        };
+        let open = "must be an https:// address: on http:// whoever is on the way reads secrets and tokens; \
+                    http:// is for this machine alone";
+        assert_eq!(
+            faults("notes", half),
+            [
+                "/oauth/notes/authorize_url: is missing: with `resource` both addresses stand here, or none does"
+                    .to_owned(),
+                format!("/oauth/notes/resource: {open}"),
+            ]
+        );
+        let issuer = || Some("https://id.example.org".to_owned());
+        let secret = |issuer| {
+            let (client_id, client_secret) = ("reveille".to_owned(), Some(Secret::new("s")));
+            faults("notes", OAuthProvider { client_id, client_secret, issuer, ..notes.clone() })
+        };
+        assert_eq!(secret(issuer()), [""; 0]);
+        let told = "/oauth/notes/issuer: is missing: the authorization server that has given the `client_secret`, which \
+                    else went to any that the resource names";
+        assert_eq!(secret(None), [told]);
+        let nobody = OAuthProvider { client_secret: Some(Secret::new("s")), ..notes };
+        assert_eq!(faults("notes", nobody), ["/oauth/notes/client_secret: needs the `client_id` that it belongs to"]);
     }
 
     #[test]

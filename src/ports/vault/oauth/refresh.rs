@@ -20,7 +20,9 @@ use tokio::time::{Instant, timeout};
 use crate::base::clock::{pause, to_delta};
 use crate::base::id::Scope;
 use crate::base::secret::Secret;
-use crate::domain::credential::{Credential, CredentialStatus};
+use crate::domain::credential::{Credential, CredentialStatus, OAuth};
+use crate::ports::vault::oauth::client::is_document;
+use crate::ports::vault::oauth::discovery::{DISCOVERED_WITHIN, KEPT_FOR, LOOKED_ANEW_AFTER};
 use crate::ports::vault::oauth::endpoint::{Endpoint, EndpointRefusal, TIMEOUT};
 use crate::ports::vault::oauth::tokens::{Age, OAuthTokenResponse, OAuthTokens};
 use crate::ports::vault::oauth::{OAuthError, Shared, notice};
@@ -30,9 +32,10 @@ use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation
 const STORING: Duration = Duration::from_secs(60);
 /// How long an answer of the store is waited for.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long whoever renews has for it: the endpoint's time, that of storing with the last answer, and some for a slow
-/// machine. After it another may.
-pub const LEASE: Duration = TIMEOUT.saturating_add(STORING).saturating_add(ANSWER).saturating_add(ANSWER);
+/// How long whoever renews has for it: the time to find the endpoint, and the endpoint's, that of storing with the last
+/// answer, and some for a slow machine. After it another may.
+pub const LEASE: Duration =
+    DISCOVERED_WITHIN.saturating_add(TIMEOUT).saturating_add(STORING).saturating_add(ANSWER).saturating_add(ANSWER);
 /// How long a use waits for a token.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at what another brings.
@@ -111,7 +114,7 @@ impl Refresher {
         let lease =
             with_timeout(self.0.store.claim_refresh(credential.id, credential.version, now + to_delta(LEASE))).await?;
         let Some(lease) = lease else { return Ok((!must).then(|| opened.document.clone())) };
-        let turn = RefreshTurn { shared: self.0.clone(), stored: opened.stored.clone(), lease, must };
+        let turn = RefreshTurn { shared: self.0.clone(), stored: opened.stored.clone(), lease, must, refused };
         let (document, reference) = (opened.document.clone(), credential.reference());
         // on its own, because who waits for it may go away
         let renewed = match tokio::spawn(turn.run(document, tokens)).await {
@@ -153,6 +156,8 @@ struct RefreshTurn {
     lease: i64,
     /// The old token is of no use.
     must: bool,
+    /// The old token was refused.
+    refused: bool,
 }
 
 impl RefreshTurn {
@@ -162,8 +167,11 @@ impl RefreshTurn {
         };
         let oauth = self.stored.credential.oauth.clone().unwrap_or_default();
         let tenant = &self.stored.credential.tenant_id;
-        let endpoint: Endpoint = match self.shared.endpoint(&oauth, tokens.client_secret.clone(), tenant) {
+        // a resource that takes no more tokens of its authorization server may have another one
+        let age = if self.refused { LOOKED_ANEW_AFTER } else { KEPT_FOR };
+        let endpoint: Endpoint = match self.shared.endpoint(&oauth, tokens.client_secret.clone(), tenant, age).await {
             Ok(endpoint) => endpoint,
+            Err(OAuthError::NeedsConsent(why)) => return self.end(why).await,
             Err(error) => return self.give_back(error).await,
         };
         let kind = Secret::new("refresh_token");
@@ -177,7 +185,14 @@ impl RefreshTurn {
             Err(EndpointRefusal::Grant(why)) => self.end(format!("its provider says {why}")).await,
             Err(EndpointRefusal::Client(why)) => {
                 let why = format!("its provider does not accept the client `{}`: {why}", endpoint.client_id);
-                self.give_back(incorrect(why)).await
+                match is_registered(&oauth, &endpoint.client_id) {
+                    // its server has forgotten it, and connecting registers another
+                    true => {
+                        self.shared.registry.forget(&endpoint.client_id).await;
+                        self.end(why).await
+                    }
+                    false => self.give_back(incorrect(why)).await,
+                }
             }
             Err(EndpointRefusal::Request(why)) => self.give_back(incorrect(format!("its token endpoint: {why}"))).await,
             Err(EndpointRefusal::Later(why)) => {
@@ -274,12 +289,18 @@ impl RefreshTurn {
     }
 }
 
+/// Whether this service has registered the client itself when the credential was connected.
+fn is_registered(oauth: &OAuth, client_id: &str) -> bool {
+    oauth.provider.is_some() && oauth.client_id.as_deref() == Some(client_id) && !is_document(client_id)
+}
+
 /// Whether a document may be used by what was read of its credential before: the same one, that goes to the same hosts
 /// in the same way and is renewed at the same place.
 fn is_same_client(read: &Credential, now: &Credential) -> bool {
     let of = |credential: &Credential| {
         let Credential { id, hosts, inject, oauth, .. } = credential.clone();
-        (id, hosts, inject, oauth)
+        // which scopes it misses is no part of where it goes
+        (id, hosts, inject, oauth.map(|oauth| OAuth { missed_scopes: vec![], ..oauth }))
     };
     of(read) == of(now)
 }

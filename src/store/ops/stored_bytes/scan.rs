@@ -56,7 +56,8 @@ const TABLES: [CountedTable; 14] = [
     CountedTable { key: &[("fact_id", "uuid"), ("version", "bigint")], ..of_tenant("fact_versions", &["text"]) },
     CountedTable { key: &[("tenant_id", "text"), ("fact_id", "uuid")], ..of_tenant("fact_vectors", &["vector"]) },
     CountedTable {
-        counts: "t.action in ('credential.put', 'fact.added', 'fact.corrected', 'override.set', 'recipient.deleted')",
+        counts: "t.action in ('credential.put', 'fact.added', 'fact.corrected', 'override.set', 'recipient.deleted',
+                              'tool.called')",
         ..of_tenant("audit", &["id", "tenant_id", "at", "actor", "via", "action", "subject_type", "subject_id", "body"])
     },
 ];

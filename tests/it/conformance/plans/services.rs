@@ -4,6 +4,7 @@
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::{ApprovalChoice, ApprovedCallStart, CallOutcome};
+use reveille::domain::credential::OAuth;
 use reveille::domain::event::Event;
 use reveille::domain::notification::run_notification::NotifiedOutcome;
 use reveille::domain::notification::{
@@ -24,6 +25,7 @@ use super::{BATCH, STORED, plant};
 use crate::conformance::alerts::tells;
 use crate::conformance::asked::{LIMIT, answer, park, question};
 use crate::conformance::conditions::{condition, step};
+use crate::conformance::tool_pins::seen;
 use crate::conformance::world::{LEASE, StoreHarness, WORKER, end_of, new_task, only, tenant_of};
 use crate::conformance::{credentials, grants, matching};
 
@@ -49,6 +51,7 @@ pub async fn every_service(world: &StoreHarness) {
     undo(world, &held).await;
     call(world, &tenant, &calls).await;
     tell(world, &tenant, &told).await;
+    tell_of_tools(world).await;
     rescue(world, &lost).await;
     stop(world, &[stopped, calls]).await;
 }
@@ -174,6 +177,11 @@ pub async fn store_for_services(world: &StoreHarness) {
             "insert into resumptions (task_id, tenant_id, service, account)
              select gen_random_uuid(), case when n % 1000 = 0 then 'resumes-' || n else 'many' end, 'google', 'work'
                from {each}"
+        ),
+        // tasks of other tenants that name other tools
+        format!(
+            "insert into task_credentials (task_id, tenant_id, service, account)
+             select gen_random_uuid(), 'tenant-' || n, 'tool:other.t' || n, '' from {each}"
         ),
         format!(
             "insert into task_state (task_id, tenant_id, name, value, updated_at)
@@ -468,6 +476,7 @@ async fn call(world: &StoreHarness, tenant: &str, started: &StartedRun) {
     assert_eq!(store.credentials_used_by(tenant, run, since, 9).await.unwrap().len(), 1);
     let token = store.claim_refresh(id, 1, now + LEASE).await.unwrap().expect("the right to renew it");
     store.release_refresh(id, token).await.unwrap();
+    assert!(store.note_missed_scopes(id, 1, &OAuth::default()).await.unwrap());
 }
 
 /// The end of a run that people hear of, and a notice about its task.
@@ -484,6 +493,23 @@ async fn tell(world: &StoreHarness, tenant: &str, started: &StartedRun) {
     assert!(!store.pause_if_failing(task.id, 3).await.unwrap());
     assert!(!store.is_missing_reported(task.id, "steps").await.unwrap());
     assert!(store.report_missing(task.id, "steps", &message(world, "a", started)).await.unwrap());
+}
+
+/// A tool of a server that has changed, and the owners of tasks that name it.
+async fn tell_of_tools(world: &StoreHarness) {
+    let store = &world.store;
+    let server = format!("s-{}", new_id(world.now()));
+    for description in ["one", "two"] {
+        store.judge_tools(&server, &[seen("t", description)]).await.unwrap();
+    }
+    let untold = store.untold_tool_changes(BATCH).await.unwrap();
+    let changed = untold.iter().find(|untold| untold.server == server).expect("a change");
+    let tool = format!("{server}.t");
+    let action = json!({"instruction": "say hello", "config": {"tools": [tool]}});
+    world.task_with("a", json!({"interval": "1h"}), json!({"action": action})).await;
+    let owner = store.next_owner_of_tool(&tool, None).await.unwrap().expect("an owner");
+    assert_eq!(store.next_owner_of_tool(&tool, Some(&owner.tenant)).await.unwrap(), None);
+    store.mark_tool_told(&server, "t", &changed.hash).await.unwrap();
 }
 
 /// A run of a worker that died.

@@ -11,8 +11,11 @@ use crate::ports::tool::mcp::connection::opening::Handshake;
 use crate::ports::tool::mcp::connection::{McpConnection, ServerEra};
 use crate::ports::vault::credentials::UsedSecrets;
 
+/// Numbers of the server's own requests begin with this, before the number of the call.
+const ASKED: &str = "asked-in-";
+
 /// A server of the old era that answers the handshake, lists one tool on each of endless pages, answers calls of
-/// `echo`, and tells what it was sent.
+/// `echo`, asks in calls of `ask` what their arguments say, and tells what it was sent.
 pub struct OldServer {
     pub told: UnboundedReceiver<Value>,
     says: UnboundedSender<Value>,
@@ -123,6 +126,10 @@ async fn serve(
 }
 
 fn answer(message: &Value) -> Option<Value> {
+    if let Some(call) = message["id"].as_str().and_then(|id| id.strip_prefix(ASKED)) {
+        let content = json!([{ "type": "text", "text": message["result"].to_string() }]);
+        return Some(json!({ "jsonrpc": "2.0", "id": call.parse::<u64>().unwrap(), "result": { "content": content } }));
+    }
     let id = &message["id"];
     let result = match message["method"].as_str()? {
         "server/discover" => {
@@ -140,6 +147,11 @@ fn answer(message: &Value) -> Option<Value> {
         }
         "tools/call" if message["params"]["name"] == "echo" => {
             json!({ "content": [{ "type": "text", "text": "hello" }] })
+        }
+        // the answer to the call is the answer that it is given
+        "tools/call" if message["params"]["name"] == "ask" => {
+            let (id, asked) = (format!("{ASKED}{id}"), &message["params"]["arguments"]);
+            return Some(json!({ "jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": asked }));
         }
         _ => return None,
     };

@@ -21,11 +21,14 @@ use url::Url;
 use crate::base::clock::pause;
 use crate::base::id::Tenant;
 use crate::base::secret::Secret;
+use crate::ports::tool::mcp::connection::live_calls::LiveCalls;
+use crate::ports::tool::mcp::connection::progress::ProgressRoutes;
 use crate::ports::tool::mcp::connection::subscription::watch;
 use crate::ports::tool::mcp::connection::{ConnectionParts, McpConnection, ServerEra};
 use crate::ports::tool::mcp::fault::McpFault;
 use crate::ports::tool::mcp::handler::McpHandler;
 use crate::ports::tool::mcp::http::client::McpHttpClient;
+use crate::ports::tool::mcp::output_budget::{ANSWER_BYTES, OutputBudget};
 use crate::ports::tool::mcp::settings::ServerTarget;
 use crate::ports::tool::mcp::stdio::bounded_lines::MESSAGE_BYTES;
 use crate::ports::tool::mcp::stdio::process::ServerProcess;
@@ -47,6 +50,9 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 const RECONNECTS: usize = 5;
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const LONGEST_RECONNECT: Duration = Duration::from_secs(30);
+
+// each message that is sent to a server may have the longest answer
+const _: () = assert!(ANSWER_BYTES == MESSAGE_BYTES as u64);
 
 /// Connects with the server, on the runtime of servers.
 pub(super) async fn connect(
@@ -72,7 +78,8 @@ async fn connect_process(
     let Some(supervisor) = &parts.supervisor else {
         return Err(away("no program is there to supervise it: AppBuilder::mcp_supervisor names one".to_owned()));
     };
-    let started = ServerProcess::start(supervisor, command, env);
+    let budget = OutputBudget::default();
+    let started = ServerProcess::start(supervisor, command, env, budget.clone());
     let (process, (output, input)) =
         started.map_err(|error| away(format!("the program that supervises it can't be started: {error}")))?;
     let stderr = process.stderr();
@@ -80,12 +87,12 @@ async fn connect_process(
     let used_secrets = UsedSecrets::default();
     used_secrets.add(parts.server.secrets());
     let stuck = CancellationToken::new();
-    let input = WatchedInput::new(input, stuck.clone());
+    let input = WatchedInput::new(input, stuck.clone(), budget.clone());
     let transport = AsyncRwTransport::new_client(output, input).with_max_line_length(LINE_BYTES);
     match Handshake::with(transport, era).await {
         Ok(done) => {
             tokio::spawn(end_with(done.stop.clone(), (ended.clone(), LAST_OUTPUT), stuck));
-            Ok(done.into_connection(used_secrets, parts.runtime.clone(), Some((ended, stderr))))
+            Ok(done.bounded_by(budget).into_connection(used_secrets, parts.runtime.clone(), Some((ended, stderr))))
         }
         Err(error) => {
             let _ = timeout(LAST_WORDS, ended.cancelled()).await;
@@ -127,10 +134,10 @@ async fn connect_address(
     era: ServerEra,
 ) -> Result<McpConnection, McpFault> {
     let client = McpHttpClient::new(Arc::clone(&parts.server), parts.credentials.clone(), tenant);
-    let used_secrets = client.used_secrets().clone();
+    let (used_secrets, budget) = (client.used_secrets().clone(), client.budget().clone());
     let transport = StreamableHttpClientTransport::with_client(client, transport_config(url));
     match Handshake::with(transport, era).await {
-        Ok(done) => Ok(done.into_connection(used_secrets, parts.runtime.clone(), None)),
+        Ok(done) => Ok(done.bounded_by(budget).into_connection(used_secrets, parts.runtime.clone(), None)),
         Err(error) => Err(McpFault::of_start(&parts.server.name, &error, "").cleaned(&used_secrets).await),
     }
 }
@@ -164,6 +171,9 @@ pub(super) struct Handshake {
     closed: CancellationToken,
     stop: CancellationToken,
     changed: Arc<Notify>,
+    budget: OutputBudget,
+    live: Arc<LiveCalls>,
+    progress: ProgressRoutes,
 }
 
 impl Handshake {
@@ -174,7 +184,8 @@ impl Handshake {
     {
         let (stop, closed, changed) = (CancellationToken::new(), CancellationToken::new(), Arc::new(Notify::new()));
         let (mode, version) = lifecycle(era);
-        let handler = McpHandler::new(Arc::clone(&changed), version);
+        let (live, progress) = (Arc::new(LiveCalls::default()), ProgressRoutes::default());
+        let handler = McpHandler::new(Arc::clone(&changed), Arc::clone(&live), progress.clone(), version);
         let running = serve_client_with_lifecycle_and_ct::<_, _, T::Error, TransportAdapterIdentity>(
             handler,
             transport,
@@ -196,7 +207,18 @@ impl Handshake {
         if era == ServerEra::Modern && info.as_deref().is_some_and(announces_changes) {
             tokio::spawn(watch(peer.clone(), Arc::clone(&changed), closed.clone()));
         }
-        Ok(Handshake { peer, era, closed, stop, changed })
+        Ok(Handshake { peer, era, closed, stop, changed, budget: OutputBudget::default(), live, progress })
+    }
+
+    /// Ends the connection once its server has written more than this budget has.
+    fn bounded_by(self, budget: OutputBudget) -> Handshake {
+        let (flooded, stop, closed) = (budget.clone(), self.stop.clone(), self.closed.clone());
+        tokio::spawn(async move {
+            if closed.run_until_cancelled(flooded.flooded()).await.is_some() {
+                stop.cancel();
+            }
+        });
+        Handshake { budget, ..self }
     }
 
     /// The connection, with the end of its process and what that writes, where there is one.
@@ -206,13 +228,27 @@ impl Handshake {
         runtime: Handle,
         process: Option<(CancellationToken, StderrTail)>,
     ) -> McpConnection {
-        let Handshake { peer, era, closed, stop, changed } = self;
+        let Handshake { peer, era, closed, stop, changed, budget, live, progress } = self;
         let (ended, stderr) = match process {
             Some((ended, stderr)) => (ended, Some(stderr)),
             None => (closed.clone(), None),
         };
         let answered = AtomicU64::default();
-        McpConnection { peer, closed, ended, stop, changed, stderr, used_secrets, runtime, era, answered }
+        McpConnection {
+            peer,
+            closed,
+            ended,
+            stop,
+            changed,
+            stderr,
+            used_secrets,
+            runtime,
+            era,
+            answered,
+            budget,
+            live,
+            progress,
+        }
     }
 }
 

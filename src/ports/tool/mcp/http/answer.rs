@@ -7,6 +7,7 @@ use futures::stream::BoxStream;
 use http::{HeaderMap, StatusCode, header};
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, JsonRpcRequest, RequestId, ServerJsonRpcMessage,
+    ServerResult,
 };
 use rmcp::transport::common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE};
 use rmcp::transport::streamable_http_client::{
@@ -19,6 +20,7 @@ use crate::base::clock::pause;
 use crate::ports::egress::{EgressError, OpenResponse};
 use crate::ports::tool::mcp::http::event_meter::bounded_events;
 use crate::ports::tool::mcp::http::http_error::{McpHttpError, McpHttpResult, failed};
+use crate::ports::tool::mcp::output_budget::OutputBudget;
 use crate::ports::vault::credentials::UsedSecrets;
 
 /// Longest text of an answer that a person is shown, in characters.
@@ -37,6 +39,8 @@ pub struct PostedMessage<'a> {
     pub limits: StreamableHttpResponseLimits,
     /// Taken out of what is shown of its answer.
     pub used_secrets: &'a UsedSecrets,
+    /// Of the connection, for an answer that is a stream.
+    pub budget: &'a OutputBudget,
 }
 
 /// Words of a server that does not do what it was asked for.
@@ -69,11 +73,17 @@ impl PostedMessage<'_> {
         let session = session_id(&response.headers);
         match media_type(&response.headers).as_deref() {
             Some(EVENT_STREAM_MIME_TYPE) => {
-                let events = bounded_events(response.pieces(), self.limits.max_sse_event_size);
+                let events = bounded_events(response.pieces(), self.limits.max_sse_event_size, self.budget.clone());
                 let events = if self.is_greeting() { ended_by(events, pause(GREETED_WITHIN)) } else { events };
                 Ok(StreamableHttpPostResponse::Sse(events, session))
             }
-            Some(JSON_MIME_TYPE) => Ok(StreamableHttpPostResponse::Json(self.read_message(response).await?, session)),
+            Some(JSON_MIME_TYPE) => {
+                let message = self.read_message(response).await?;
+                if self.is_discovery() && is_no_discovery(&message) {
+                    return Ok(self.refused(ErrorData::invalid_request("the answer to the discovery is none", None)));
+                }
+                Ok(StreamableHttpPostResponse::Json(message, session))
+            }
             other => Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned))),
         }
     }
@@ -158,6 +168,15 @@ impl PostedMessage<'_> {
     }
 }
 
+/// Whether a result is not that of a discovery: a server of the old era may answer a method that it does not know with
+/// an empty one.
+fn is_no_discovery(message: &ServerJsonRpcMessage) -> bool {
+    match message {
+        JsonRpcMessage::Response(response) => !matches!(response.result, ServerResult::DiscoverResult(_)),
+        _ => false,
+    }
+}
+
 /// The events of a stream until then.
 fn ended_by(
     events: BoxStream<'static, Result<Sse, SseError>>,
@@ -171,8 +190,10 @@ fn ended_by(
 /// # Errors
 /// It does one of these.
 pub fn check_admitted(response: OpenResponse) -> McpHttpResult<OpenResponse> {
-    let challenge = response.headers.get(header::WWW_AUTHENTICATE);
-    let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
+    // one of several headers may be of another scheme
+    let lines = response.headers.get_all(header::WWW_AUTHENTICATE).iter();
+    let challenge =
+        lines.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned()).reduce(|a, b| a + ", " + &b);
     match (response.status, challenge) {
         (StatusCode::UNAUTHORIZED, challenge) => {
             Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge.unwrap_or_default())))
@@ -222,13 +243,14 @@ mod tests {
 
     #[test]
     fn connection_begins_with_a_greeting_and_with_nothing_else() {
-        let used_secrets = UsedSecrets::default();
+        let (used_secrets, budget) = (UsedSecrets::default(), OutputBudget::default());
         let greets = |method: &str, params: serde_json::Value| {
             let message = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
             let message: ClientJsonRpcMessage = serde_json::from_value(message).unwrap();
             assert!(matches!(&message, JsonRpcMessage::Request(request) if request.id == NumberOrString::Number(7)));
             let limits = StreamableHttpResponseLimits::default();
-            PostedMessage { message: &message, has_session: false, limits, used_secrets: &used_secrets }.is_greeting()
+            let (used_secrets, budget) = (&used_secrets, &budget);
+            PostedMessage { message: &message, has_session: false, limits, used_secrets, budget }.is_greeting()
         };
         let client = json!({ "name": "test", "version": "1" });
         let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });

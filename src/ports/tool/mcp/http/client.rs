@@ -26,6 +26,7 @@ use crate::ports::tool::mcp::http::call_origin::CallOrigin;
 use crate::ports::tool::mcp::http::event_meter::bounded_events;
 use crate::ports::tool::mcp::http::http_error::{McpHttpResult, failed};
 use crate::ports::tool::mcp::http::stream_pace::StreamPace;
+use crate::ports::tool::mcp::output_budget::OutputBudget;
 use crate::ports::tool::mcp::settings::PreparedServer;
 use crate::ports::vault::credentials::{CredentialFault, Credentials, FetchError, OpenAnswer, Use, UsedSecrets};
 
@@ -57,6 +58,8 @@ struct McpHttpParts {
     /// Of requests that no run is behind.
     used_secrets: UsedSecrets,
     pace: StreamPace,
+    /// Of all that the server writes in streams.
+    budget: OutputBudget,
 }
 
 impl McpHttpClient {
@@ -72,12 +75,18 @@ impl McpHttpClient {
             used_by: format!("mcp:{}", server.name),
             used_secrets: UsedSecrets::default(),
             pace: StreamPace::default(),
+            budget: OutputBudget::default(),
         }))
     }
 
     /// The secrets that were sent without a run: with the handshake, and for the list of tools.
     pub fn used_secrets(&self) -> &UsedSecrets {
         &self.0.used_secrets
+    }
+
+    /// The budget of what the server writes in streams of events.
+    pub fn budget(&self) -> &OutputBudget {
+        &self.0.budget
     }
 
     async fn post(
@@ -93,9 +102,11 @@ impl McpHttpClient {
         request.timeout = time_of(message);
         request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
         request.body = serde_json::to_vec(message)?.into();
+        self.0.budget.grant(1);
         let response = self.send(request, origin).await?;
         let used_secrets = origin.map_or(self.used_secrets(), |origin| &origin.used_secrets);
-        let posted = PostedMessage { message, has_session: session.is_some(), limits, used_secrets };
+        let budget = self.budget();
+        let posted = PostedMessage { message, has_session: session.is_some(), limits, used_secrets, budget };
         posted.read(response).await
     }
 
@@ -113,7 +124,9 @@ impl McpHttpClient {
         }
         let response = check_success(response)?;
         match media_type(&response.headers) {
-            Some(kind) if kind == EVENT_STREAM_MIME_TYPE => Ok(bounded_events(response.pieces(), limit)),
+            Some(kind) if kind == EVENT_STREAM_MIME_TYPE => {
+                Ok(bounded_events(response.pieces(), limit, self.0.budget.clone()))
+            }
             other => Err(StreamableHttpError::UnexpectedContentType(other)),
         }
     }
@@ -401,6 +414,11 @@ mod tests {
             (body(404, JSON, rpc_error(json!("server-error"))), -32600),
             (body(400, "text/plain", "Bad Request"), ErrorCode::INVALID_REQUEST.0),
             (body(405, "text/plain", "x".repeat(10_000)), ErrorCode::INVALID_REQUEST.0),
+            // or answers as it answers every method that it does not know
+            (
+                body(200, JSON, json!({ "jsonrpc": "2.0", "id": 7, "result": {} }).to_string()),
+                ErrorCode::INVALID_REQUEST.0,
+            ),
         ] {
             let expected = format!("error {code} of {:?}", Some(NumberOrString::Number(7)));
             assert_eq!(outcome(answer, "server/discover", None).await, expected);
@@ -424,6 +442,7 @@ mod tests {
             (challenged(401), None, "asks for Bearer scope=\"a\""),
             (ResponseTemplate::new(401), None, "asks for "),
             (challenged(403), None, "lacks Bearer scope=\"a\""),
+            (challenged(403).append_header("www-authenticate", "Basic"), None, "lacks Bearer scope=\"a\", Basic"),
             (moved, None, "redirected"),
         ] {
             assert_eq!(outcome(answer, "ping", session).await, expected);

@@ -11,6 +11,8 @@ use std::task::{Context, Poll, ready};
 use regex::bytes::Regex;
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::ports::tool::mcp::output_budget::OutputBudget;
+
 /// Longest message of a server, in bytes.
 pub const MESSAGE_BYTES: usize = 8 * 1_024 * 1_024;
 /// As much is read at once, in bytes.
@@ -22,6 +24,7 @@ const EDGE: usize = 128;
 /// request, as far as its id is known.
 pub struct BoundedLines<R> {
     inner: R,
+    budget: OutputBudget,
     chunk: Vec<u8>,
     /// The part of the chunk that was read, and not taken yet.
     unread: std::ops::Range<usize>,
@@ -32,10 +35,11 @@ pub struct BoundedLines<R> {
 }
 
 impl<R> BoundedLines<R> {
-    /// The lines of `inner`.
-    pub fn new(inner: R) -> BoundedLines<R> {
+    /// The lines of `inner`, which end with an error where they are more than the budget has.
+    pub fn new(inner: R, budget: OutputBudget) -> BoundedLines<R> {
         BoundedLines {
             inner,
+            budget,
             chunk: vec![0; CHUNK],
             unread: 0..0,
             line: OpenLine::default(),
@@ -82,7 +86,12 @@ impl<R: AsyncRead + Unpin> BoundedLines<R> {
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut chunk = ReadBuf::new(&mut self.chunk);
         ready!(Pin::new(&mut self.inner).poll_read(context, &mut chunk))?;
-        self.unread = 0..chunk.filled().len();
+        let filled = chunk.filled();
+        let lines = filled.iter().filter(|byte| **byte == b'\n').count();
+        if !self.budget.spend(filled.len(), lines) {
+            return Poll::Ready(Err(io::Error::other("the server writes more than it was asked for")));
+        }
+        self.unread = 0..filled.len();
         Poll::Ready(Ok(!self.unread.is_empty()))
     }
 }
@@ -197,6 +206,7 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
+    use crate::ports::tool::mcp::output_budget::OUTPUT_MESSAGES;
 
     /// Lines that come out where these bytes come in, pieces of this size at a time.
     async fn lines_of(bytes: &[u8], piece: usize) -> Vec<String> {
@@ -204,7 +214,7 @@ mod tests {
         let write = async move {
             tokio::io::AsyncWriteExt::write_all(&mut writer, bytes).await.unwrap();
         };
-        let mut lines = BoundedLines::new(reader);
+        let mut lines = BoundedLines::new(reader, OutputBudget::default());
         let mut read = String::new();
         let (_, done) = tokio::join!(write, lines.read_to_string(&mut read));
         done.unwrap();
@@ -235,6 +245,15 @@ mod tests {
         for piece in [1, 2, 7, 1_024] {
             assert_eq!(lines_of(bytes.as_bytes(), piece).await, ["{\"a\":\"\u{e9}\"}", "", "{\"b\":2}"], "{piece}");
         }
+    }
+
+    #[tokio::test]
+    async fn lines_that_nobody_has_asked_for_end_once_there_are_too_many() {
+        let budget = OutputBudget::default();
+        let mut lines = BoundedLines::new(tokio::io::repeat(b'\n'), budget.clone());
+        let mut read = Vec::new();
+        assert!(lines.read_to_end(&mut read).await.is_err() && budget.has_flooded());
+        assert!(read.len() as u64 <= OUTPUT_MESSAGES, "{}", read.len());
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::base::secret::Secret;
+use crate::ports::tool::mcp::output_budget::OutputBudget;
 use crate::ports::tool::mcp::stdio::bounded_lines::BoundedLines;
 use crate::ports::tool::mcp::stdio::stderr_tail::StderrTail;
 use crate::ports::tool::mcp::stdio::supervisor;
@@ -24,7 +25,7 @@ pub struct ServerProcess {
 pub type ServerPipes = (BoundedLines<ChildStdout>, ChildStdin);
 
 impl ServerProcess {
-    /// Starts it. Must run on the runtime of servers.
+    /// Starts it, with a budget of what it writes. Must run on the runtime of servers.
     ///
     /// # Errors
     /// The supervisor can't be started. A command that can't be ends with code 127, and says why on standard error.
@@ -32,6 +33,7 @@ impl ServerProcess {
         supervisor: &Path,
         command: &[String],
         env: &[(String, Secret)],
+        budget: OutputBudget,
     ) -> io::Result<(ServerProcess, ServerPipes)> {
         let mut child = supervised(supervisor, command, env).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -40,7 +42,7 @@ impl ServerProcess {
         };
         let stderr = StderrTail::default();
         tokio::spawn(stderr.clone().read(errors));
-        Ok((ServerProcess { child, stderr }, (BoundedLines::new(output), input)))
+        Ok((ServerProcess { child, stderr }, (BoundedLines::new(output, budget), input)))
     }
 
     /// The end of what it has written to its standard error.
@@ -94,7 +96,8 @@ mod tests {
 
     #[tokio::test]
     async fn supervisor_that_is_not_there_is_an_error() {
-        let started = ServerProcess::start(Path::new("/nowhere/at/all"), &["cat".to_owned()], &[]);
+        let started =
+            ServerProcess::start(Path::new("/nowhere/at/all"), &["cat".to_owned()], &[], OutputBudget::default());
         assert_eq!(started.err().unwrap().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::pause;
+use crate::ports::tool::mcp::output_budget::OutputBudget;
 
 /// How long a server may read nothing: longer than its calls take, since some do nothing else meanwhile.
 const READ_WITHIN: Duration = Duration::from_secs(310);
@@ -23,12 +24,14 @@ pub struct WatchedInput<W> {
     stuck: CancellationToken,
     /// The time that is left to a server that has to read first.
     patience: Option<BoxFuture<'static, ()>>,
+    /// Each line that is written may be answered.
+    budget: OutputBudget,
 }
 
 impl<W> WatchedInput<W> {
-    /// Writes to `inner`, and cancels `stuck` when that takes too long.
-    pub fn new(inner: W, stuck: CancellationToken) -> WatchedInput<W> {
-        WatchedInput { inner, stuck, patience: None }
+    /// Writes to `inner`, and cancels `stuck` when that takes too long. Each line adds to the budget of the output.
+    pub fn new(inner: W, stuck: CancellationToken, budget: OutputBudget) -> WatchedInput<W> {
+        WatchedInput { inner, stuck, patience: None, budget }
     }
 }
 
@@ -40,6 +43,8 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for WatchedInput<W> {
         }
         if let Poll::Ready(written) = Pin::new(&mut input.inner).poll_write(context, bytes) {
             input.patience = None;
+            let taken = written.as_ref().map_or(0, |count| *count);
+            input.budget.grant(bytes[..taken].iter().filter(|byte| **byte == b'\n').count());
             return Poll::Ready(written);
         }
         let patience = input.patience.get_or_insert_with(|| pause(READ_WITHIN).boxed());
@@ -66,12 +71,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::ports::tool::mcp::output_budget::OUTPUT_MESSAGES;
 
     #[tokio::test]
     async fn input_that_is_read_takes_everything_and_keeps_its_patience() {
         let (ours, mut theirs) = tokio::io::duplex(4);
         let stuck = CancellationToken::new();
-        let mut input = WatchedInput::new(ours, stuck.clone());
+        let mut input = WatchedInput::new(ours, stuck.clone(), OutputBudget::default());
         input.write_all(b"full").await.unwrap();
         assert!(input.write_all(b"more").now_or_never().is_none());
         assert!(input.patience.is_some());
@@ -82,10 +88,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn each_line_that_is_written_may_be_answered() {
+        let budget = OutputBudget::default();
+        let mut input = WatchedInput::new(tokio::io::sink(), CancellationToken::new(), budget.clone());
+        assert!(budget.spend(0, OUTPUT_MESSAGES as usize));
+        input.write_all(b"{}\n{}\n{").await.unwrap();
+        assert!(budget.spend(0, 2) && !budget.spend(0, OUTPUT_MESSAGES as usize));
+    }
+
+    #[tokio::test]
     async fn input_that_nobody_reads_is_given_up_once_its_time_is_over() {
         let (ours, _theirs) = tokio::io::duplex(4);
         let stuck = CancellationToken::new();
-        let mut input = WatchedInput::new(ours, stuck.clone());
+        let mut input = WatchedInput::new(ours, stuck.clone(), OutputBudget::default());
         input.write_all(b"full").await.unwrap();
         input.patience = Some(std::future::ready(()).boxed());
         assert_eq!(input.write_all(b"more").await.unwrap_err().kind(), io::ErrorKind::TimedOut);

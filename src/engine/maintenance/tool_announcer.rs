@@ -1,0 +1,110 @@
+//! The tool announcer: tells the owners of tasks of a tool that their MCP server lists with a definition which nobody
+//! has accepted. One message for each tenant and change, whichever instance tells it and however many tasks name the
+//! tool.
+//!
+//! How far a change was told is kept by this process alone. Another one begins at the first tenant, and the keys of the
+//! messages let none be made twice.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, dedupe, notices};
+use crate::domain::task::Output;
+use crate::engine::service::{NextTick, ServiceLoop, TickError};
+use crate::store::{Store, StoreError, ToolOwner, UntoldTool};
+
+/// Changes that one tick looks at.
+const CHANGES: i64 = 20;
+/// Tenants that one tick tells of them.
+const TENANTS: usize = 100;
+
+/// Tells owners of tools that wait to be accepted.
+pub struct ToolAnnouncer {
+    store: Store,
+    /// The last tenant that was told of a change, by the key of its messages.
+    told: Mutex<HashMap<String, String>>,
+}
+
+impl ToolAnnouncer {
+    /// The service over this store.
+    pub fn new(store: Store) -> ToolAnnouncer {
+        ToolAnnouncer { store, told: Mutex::default() }
+    }
+
+    /// Tells at most `room` tenants of a change, those behind the last that was told; answers how many, and whether all
+    /// were.
+    async fn announce(&self, change: &UntoldTool, room: usize) -> Result<(usize, bool), StoreError> {
+        let tool = format!("{}.{}", change.server, change.tool);
+        let key = dedupe::tool_changed(&tool, &change.hash);
+        for told in 0..room {
+            let after = self.told.lock().expect("told lock").get(&key).cloned();
+            let Some(owner) = self.store.next_owner_of_tool(&tool, after.as_deref()).await? else {
+                self.store.mark_tool_told(&change.server, &change.tool, &change.hash).await?;
+                return Ok((told, true));
+            };
+            self.tell(&owner, &tool, (change.is_new, &key)).await?;
+            self.told.lock().expect("told lock").insert(key.clone(), owner.tenant);
+        }
+        Ok((room, false))
+    }
+
+    /// Posts the message to one owner, where there is a way to.
+    async fn tell(&self, owner: &ToolOwner, tool: &str, (is_new, key): (bool, &str)) -> Result<(), StoreError> {
+        let recipient = self.store.recipient_to_tell(&owner.tenant).await?;
+        let language = Recipient::language_of(recipient.as_ref());
+        let words = notices::tool_changed(language, &owner.task_name, tool, is_new);
+        let subject = SubjectRef::Notice { notice: NoticeKind::ToolChanged, task_id: owner.task_id };
+        let (usual, about) = (Output::default(), (subject, key.to_owned()));
+        let Some(notice) = NewDelivery::notice_of(&owner.tenant, &usual, recipient.as_ref(), about, words) else {
+            return Ok(());
+        };
+        match self.store.post_delivery(&notice).await {
+            // one that may store nothing keeps no other from being told
+            Err(StoreError::Quota(_)) => {
+                tracing::warn!(
+                    tenant = owner.tenant,
+                    tool,
+                    "a tenant that has stored all that it may is not told of a tool"
+                );
+                Ok(())
+            }
+            posted => posted,
+        }
+    }
+
+    /// Forgets how far the changes were told that are told, accepted or gone.
+    fn forget_others(&self, untold: &[UntoldTool]) {
+        let key_of =
+            |change: &UntoldTool| dedupe::tool_changed(&format!("{}.{}", change.server, change.tool), &change.hash);
+        let keys: Vec<String> = untold.iter().map(key_of).collect();
+        self.told.lock().expect("told lock").retain(|key, _| keys.contains(key));
+    }
+}
+
+impl ServiceLoop for ToolAnnouncer {
+    const NAME: &'static str = "tool_announcer";
+    const POLL_INTERVAL: Duration = Duration::from_secs(30);
+
+    async fn tick(&self) -> Result<NextTick, TickError> {
+        let untold = self.store.untold_tool_changes(CHANGES).await?;
+        self.forget_others(&untold);
+        let mut room = TENANTS;
+        for change in &untold {
+            let (told, is_done) = match self.announce(change, room).await {
+                Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+                Err(error) => {
+                    // others are told of theirs all the same
+                    tracing::warn!(tool = change.tool, server = change.server, %error, "no more are told of a tool");
+                    continue;
+                }
+                Ok(announced) => announced,
+            };
+            room -= told;
+            if !is_done {
+                return Ok(NextTick::Now);
+            }
+        }
+        Ok(if untold.len() as i64 == CHANGES { NextTick::Now } else { NextTick::OnWake })
+    }
+}
