@@ -297,7 +297,7 @@ impl ToolRunner<'_> {
         if let Err(refused) = permitted {
             return Ok(Attempt::failed(refused));
         }
-        let continued = match self.continued(tool, asked.server_question_of(&call.id)) {
+        let continued = match self.continued(tool, approval, asked.server_question_of(&call.id)) {
             ControlFlow::Continue(continued) => continued,
             ControlFlow::Break(attempt) => return Ok(attempt),
         };

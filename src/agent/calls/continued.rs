@@ -50,15 +50,20 @@ impl Continued<'_> {
 
 impl ToolRunner<'_> {
     /// The call with the answer to this question of its server; `None`: no server has asked. Breaks where the call is
-    /// not made now.
+    /// not made now; whoever approved it is told how it ended.
     pub(super) fn continued<'a>(
         &self,
         tool: &RegisteredTool,
+        approval: Option<&Approval>,
         question: Option<&'a Approval>,
     ) -> ControlFlow<Attempt, Option<Continued<'a>>> {
         match (self.consent.resumption(tool, question), question) {
             (Resumption::Open(open), _) => ControlFlow::Break(Attempt::Open(PendingCall::Put(open))),
-            (Resumption::Refused(error), _) => ControlFlow::Break(Attempt::failed(error)),
+            (Resumption::Refused(error), _) => {
+                let begun = approval.filter(|approval| approval.execution_started_at.is_some());
+                let approved = begun.map(|approval| approval.id).into_iter().collect();
+                ControlFlow::Break(Attempt::undone(error, approved, Vec::new()))
+            }
             (Resumption::Answered(continuation), Some(asked)) => {
                 ControlFlow::Continue(Some(Continued { asked, continuation: Arc::from(continuation) }))
             }

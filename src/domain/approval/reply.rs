@@ -60,6 +60,9 @@ pub fn typed_value(text: &str, field: &Value) -> Value {
         let chosen = choices.iter().find(|choice| choice.as_str().is_some_and(|word| same_word(word, text)));
         return chosen.cloned().unwrap_or_else(as_written);
     }
+    if let Some(chosen) = titled_choice(text, field) {
+        return Value::String(chosen.to_owned());
+    }
     match field["type"].as_str() {
         Some("integer" | "number") => serde_json::from_str::<Number>(text).map_or_else(|_| as_written(), Value::Number),
         Some("boolean") if YES.iter().any(|word| same_word(word, text)) => Value::Bool(true),
@@ -72,6 +75,19 @@ pub fn typed_value(text: &str, field: &Value) -> Value {
         }
         _ => as_written(),
     }
+}
+
+/// The one choice of those with titles that a text names, by its value or by its title; `None`: it names none, or more
+/// than one.
+fn titled_choice<'a>(text: &str, field: &'a Value) -> Option<&'a str> {
+    let lists = ["oneOf", "anyOf"].into_iter().filter_map(|name| field[name].as_array());
+    let choices: Vec<&'a Value> = lists.flatten().collect();
+    let named = |name: &str| {
+        let mut found = choices.iter().filter(|choice| choice[name].as_str().is_some_and(|word| same_word(word, text)));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let written = choices.iter().find(|choice| choice["const"].as_str() == Some(text));
+    written.or_else(|| named("const")).or_else(|| named("title"))?["const"].as_str()
 }
 
 fn same_word(one: &str, other: &str) -> bool {
@@ -132,5 +148,19 @@ mod tests {
         assert_eq!(items(json!({ "type": "array", "maxItems": 100 })), 101);
         assert_eq!(items(json!({ "type": "array" })), 1_001);
         assert_eq!(typed_value("cellar", &json!({ "enum": ["Hall"] })), json!("cellar"));
+    }
+
+    #[test]
+    fn choice_with_a_title_is_named_by_its_value_or_its_title() {
+        let choice = |value: &str, title: &str| json!({ "const": value, "title": title });
+        let choices = json!([choice("r", "Red"), choice("b", "Blue"), choice("B", "Black"), choice("x", "red ")]);
+        let one = json!({ "type": "string", "oneOf": choices });
+        for (text, read) in [("r", "r"), ("R", "r"), ("blue", "b"), ("B", "B"), ("Black", "B"), ("green", "green")] {
+            assert_eq!(typed_value(text, &one), json!(read), "{text}");
+        }
+        let several = json!({ "type": "array", "items": { "anyOf": choices } });
+        assert_eq!(typed_value("Blue, r", &several), json!(["b", "r"]));
+        let alike = json!({ "oneOf": [choice("1", "All"), choice("2", "all")] });
+        assert_eq!(typed_value("ALL", &alike), json!("ALL"), "which one is meant nobody knows");
     }
 }

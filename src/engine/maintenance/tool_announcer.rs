@@ -60,16 +60,13 @@ impl ToolAnnouncer {
             return Ok(());
         };
         match self.store.post_delivery(&notice).await {
-            // one that may store nothing keeps no other from being told
-            Err(StoreError::Quota(_)) => {
-                tracing::warn!(
-                    tenant = owner.tenant,
-                    tool,
-                    "a tenant that has stored all that it may is not told of a tool"
-                );
+            Err(error @ (StoreError::Unavailable(_) | StoreError::TimedOut(_))) => Err(error),
+            // one that can't be told, such as one that has stored all that it may, keeps no other from being told
+            Err(error) => {
+                tracing::warn!(tenant = owner.tenant, tool, %error, "the owner of a task is not told of a tool");
                 Ok(())
             }
-            posted => posted,
+            Ok(()) => Ok(()),
         }
     }
 
@@ -89,13 +86,14 @@ impl ServiceLoop for ToolAnnouncer {
     async fn tick(&self) -> Result<NextTick, TickError> {
         let untold = self.store.untold_tool_changes(CHANGES).await?;
         self.forget_others(&untold);
-        let mut room = TENANTS;
+        let (mut room, mut has_failed) = (TENANTS, false);
         for change in &untold {
             let (told, is_done) = match self.announce(change, room).await {
                 Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
                 Err(error) => {
                     // others are told of theirs all the same
                     tracing::warn!(tool = change.tool, server = change.server, %error, "no more are told of a tool");
+                    has_failed = true;
                     continue;
                 }
                 Ok(announced) => announced,
@@ -105,6 +103,7 @@ impl ServiceLoop for ToolAnnouncer {
                 return Ok(NextTick::Now);
             }
         }
-        Ok(if untold.len() as i64 == CHANGES { NextTick::Now } else { NextTick::OnWake })
+        // one that failed is looked at again, and so not at once
+        Ok(if untold.len() as i64 == CHANGES && !has_failed { NextTick::Now } else { NextTick::OnWake })
     }
 }

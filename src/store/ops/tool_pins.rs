@@ -94,13 +94,13 @@ pub struct UntoldTool {
 }
 
 /// A tenant with a task that names a tool.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOwner {
     /// The tenant.
     pub tenant: String,
     /// Id of its first task that names the tool.
     pub task_id: Uuid,
-    /// Name of that task.
+    /// Name of that task; one that can't be read is empty.
     pub task_name: String,
 }
 
@@ -123,6 +123,17 @@ impl<'r, R: Columns> FromRow<'r, R> for ToolPin {
             accepted: definition(row, ["accepted_hash", "accepted", "accepted_at"]),
             accepted_by: if_readable(row, "accepted_by"),
             waiting: definition(row, ["waiting_hash", "waiting", "waiting_since"]),
+        })
+    }
+}
+
+/// A name that can't be read keeps nobody behind its tenant from being found.
+impl<'r, R: Columns> FromRow<'r, R> for ToolOwner {
+    fn from_row(row: &'r R) -> Result<ToolOwner, sqlx::Error> {
+        Ok(ToolOwner {
+            tenant: row.value("tenant")?,
+            task_id: row.value("task_id")?,
+            task_name: if_readable(row, "task_name").unwrap_or_default(),
         })
     }
 }

@@ -229,6 +229,21 @@ async fn approval_of_a_call_covers_what_comes_after_an_answer_and_is_asked_for_o
 }
 
 #[tokio::test]
+async fn approval_of_a_call_that_is_stopped_at_its_question_says_how_it_ended() {
+    let seen = Requests::default();
+    let stage = stage_of(deploy(&seen, 1).with(|tool| tool.category = Category::SideEffect));
+    asked(&stage).await;
+    settle(&stage, agree);
+    asked(&stage).await;
+    settle(&stage, |question| question.status = ApprovalStatus::Cancelled);
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let approvals = stage.store.approvals.lock().unwrap().clone();
+    let consent = approvals.into_iter().find(|one| one.proposal.kind == QuestionKind::Approval).expect("an approval");
+    let stopped = CallOutcome { is_error: true, text: "User cancelled this action.".into() };
+    assert_eq!(consent.outcome, Some(stopped));
+}
+
+#[tokio::test]
 async fn call_that_rules_let_through_is_judged_again_and_then_a_person_is_asked() {
     let seen = Requests::default();
     let stage = stage_of(deploy(&seen, 1));

@@ -19,6 +19,7 @@ on_both!(
     first_list_tells_nobody,
     tenant_without_a_task_that_names_it_hears_nothing,
     many_tenants_are_told_in_turns,
+    task_whose_name_cannot_be_read_keeps_nobody_from_being_told,
 );
 
 /// Tenants that one tick tells.
@@ -138,4 +139,21 @@ async fn many_tenants_are_told_in_turns(world: &StoreHarness) {
     assert_eq!(announcer.tick().await.expect("a tick"), NextTick::OnWake);
     assert_eq!((told(world, last_of_first).await.len(), told(world, beyond).await.len()), (1, 1));
     assert_eq!(world.store.untold_tool_changes(9).await.expect("changes"), []);
+}
+
+async fn task_whose_name_cannot_be_read_keeps_nobody_from_being_told(world: &StoreHarness) {
+    if world.is_postgres() {
+        return; // the type of the column lets nothing in that can't be read
+    }
+    for tenant in ["ann", "bob"] {
+        reachable(world, tenant, "en").await;
+        task_with(world, tenant, &["github.merge"], json!({})).await;
+    }
+    world.plant("update tasks set name = x'ff' where tenant_id = 'ann'").await;
+    listed(world, "Merges.").await;
+    listed(world, "Merges all.").await;
+    assert_eq!(ToolAnnouncer::new(world.store.clone()).tick().await.expect("a tick"), NextTick::OnWake);
+    for tenant in ["ann", "bob"] {
+        assert_eq!(told(world, tenant).await.len(), 1, "{tenant}");
+    }
 }

@@ -460,6 +460,10 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/domain/approval/tool_difference.rs: LINE_CHARS", By("line_goes_on_in_the_next_one_beyond_its_bound")),
     ("src/engine/maintenance/tool_announcer.rs: TENANTS", By("many_tenants_are_told_in_turns")),
+    (
+        "src/ports/tool/mcp/connection/progress.rs: READ_BYTES",
+        By("message_is_read_at_its_longest_and_left_out_beyond_it"),
+    ),
     ("src/ports/tool/progress.rs: MESSAGE_CHARS", By("message_is_shown_at_its_longest_and_cut_beyond_it")),
     (
         "src/executor/tool_trial.rs: AT_ONCE",

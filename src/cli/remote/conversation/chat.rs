@@ -2,23 +2,23 @@
 //!
 //! A run goes on whoever listens. Ctrl-C while one is answered, or asks, cancels it; at the prompt it ends the command.
 
+mod input;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::base::clock::pause;
 use crate::base::unicode_safety::on_one_line;
 use crate::cli::remote::conversation::keyboard::{InputStop, Keyboard};
 use crate::cli::remote::conversation::{messages_of, print_messages};
-use crate::cli::remote::run::answer::print_question;
 use crate::cli::screen::text_of;
 use crate::cli::typed::{self};
 use crate::cli::{CliFailure, Client, LiveTranscript, Screen, ServiceArgs, Tone};
 use crate::config::Environment;
 use crate::domain::approval::matrix::is_irreversible;
-use crate::domain::approval::reply::typed_value;
 use crate::domain::approval::{ApprovalStatus, Category, Consequence, QuestionKind};
 use crate::domain::run::RunState;
 
@@ -30,11 +30,6 @@ const PROMPT: &str = "> ";
 const CHOICES: &str = "approve, cancel, edit, later? ";
 const CHANGES: &str = "arguments to change, as a JSON object: ";
 const CONFIRMATION: &str = "its name: ";
-/// Words by which the question of a server is answered without a field.
-const DECLINE: &str = "/decline";
-const CANCEL: &str = "/cancel";
-const DONE: &str = "/done";
-const SERVER_WORDS: &str = "  /decline tells the server no, /cancel stops its call";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -235,58 +230,6 @@ impl ChatLoop {
                 }
             }
         }
-    }
-
-    /// Asks for what a call of the run lacks.
-    async fn supply(&mut self, run: &Value, id: &str, screen: &mut Screen) -> anyhow::Result<QuestionOutcome> {
-        let mut inputs = run["inputs"].as_array().into_iter().flatten();
-        let Some(input) = inputs.find(|input| input["id"] == id) else { return Ok(QuestionOutcome::Answered) };
-        print_question(input, screen)?;
-        let mut answer = match self.answer_to_input(input, screen).await? {
-            Ok(answer) => answer,
-            Err(none) => return Ok(QuestionOutcome::Unanswered(none)),
-        };
-        answer["input_id"] = json!(id);
-        let answered = self.client.post(&["v1", "runs", &text_of(&run["id"]), "input"], &answer).await;
-        outcome_of(answered.map(drop), screen)
-    }
-
-    /// Asks for each field that is awaited. A server that asks is answered by a person's words alone, also where it
-    /// awaits no field; it is told no, or its call stopped, by a word.
-    async fn answer_to_input(
-        &mut self,
-        input: &Value,
-        screen: &mut Screen,
-    ) -> anyhow::Result<Result<Value, InputStop>> {
-        let mut awaited: Vec<String> = input["awaited"].as_array().into_iter().flatten().map(text_of).collect();
-        let is_of_server = input["server"].is_object();
-        if is_of_server {
-            screen.line(SERVER_WORDS)?;
-        }
-        let mut given = Map::new();
-        let is_awaited = !awaited.is_empty();
-        if is_of_server && !is_awaited {
-            awaited.push(DONE.to_owned());
-        }
-        let mut names = awaited.into_iter().peekable();
-        while let Some(name) = names.peek().cloned() {
-            let typed = match self.keyboard.line(&format!("{name}: "), screen).await? {
-                Ok(typed) => typed,
-                Err(none) => return Ok(Err(none)),
-            };
-            match (typed.trim(), is_of_server, is_awaited) {
-                (DECLINE, true, _) => return Ok(Ok(json!({ "action": "decline" }))),
-                (CANCEL, true, _) => return Ok(Ok(json!({ "action": "cancel" }))),
-                (word, true, false) if word != DONE => continue,
-                (_, true, false) => {}
-                (value, _, _) => {
-                    let field = &input["fields"]["properties"][&name];
-                    given.insert(name, typed_value(value, field));
-                }
-            }
-            names.next();
-        }
-        Ok(Ok(json!({ "fields": given })))
     }
 
     /// Cancels the run; one that has ended meanwhile stays as it is.

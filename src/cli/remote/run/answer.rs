@@ -100,7 +100,10 @@ pub fn print_inputs(run: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     for input in inputs {
         print_question(input, screen)?;
         let awaited: Vec<String> = input["awaited"].as_array().into_iter().flatten().map(text_of).collect();
-        let flags: Vec<String> = awaited.iter().map(|name| format!("--set {name}=…")).collect();
+        // where none has to be there, any of them is an answer
+        let optional = || input["fields"]["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
+        let names: Vec<String> = if awaited.is_empty() { optional().collect() } else { awaited };
+        let flags: Vec<String> = names.iter().map(|name| format!("--set {}=…", on_one_line(name))).collect();
         let named = if inputs.len() > 1 { format!(" --input {}", text_of(&input["id"])) } else { String::new() };
         let is_page =
             input["server"].is_object() && input["fields"]["properties"].as_object().is_none_or(Map::is_empty);
@@ -139,6 +142,8 @@ mod tests {
             form,
             format!("\none (confirm) asks:\nDeploy⟦U+202E⟧?\n  reveille run answer r1 --set sure=…\n{others}")
         );
+        let optional = asked(json!([]), json!({ "note": {} }), json!([]));
+        assert!(optional.contains("  reveille run answer r1 --set note=…\n"), "{optional}");
         let link = json!([{ "host": "example.org", "url": "https://example.org/a", "message": "Log in" }]);
         let page = asked(link, json!({}), json!([]));
         let shown = "  example.org (not opened): https://example.org/a\n  reveille run answer r1 --done\n";

@@ -90,9 +90,9 @@ impl AnswerToServer {
     }
 }
 
-/// Whether a server asks for nothing but that pages are seen to.
+/// Whether a server asks for no field: pages are to be seen to, or its words to be agreed to.
 pub fn is_without_form(proposal: &Proposal) -> bool {
-    proposal.server.as_ref().is_some_and(|asked| !asked.has_form())
+    proposal.server.as_ref().is_some_and(|asked| asked.field_names().next().is_none())
 }
 
 /// The words of a question of a server: the server, what it asks for, and the words that answer. `None`: no server
@@ -104,9 +104,9 @@ pub fn words_of_server(proposal: &Proposal) -> Option<String> {
     lines.extend((!proposal.description.is_empty()).then(|| proposal.description.clone()));
     lines.extend(asked.links().map(|(url, host)| format!("{host}, which has not been opened: {url}")));
     let others = format!("{DECLINE} tells {server} no, {CANCEL} stops the call");
-    let answers = match asked.has_form() {
-        true => others,
-        false => format!("{DONE} says that you have done it, {others}"),
+    let answers = match is_without_form(proposal) {
+        true => format!("{DONE} says that you have done it, {others}"),
+        false => others,
     };
     lines.push(format!("{answers}."));
     Some(lines.join("\n"))
@@ -208,7 +208,9 @@ mod tests {
             "github (issue) asks: About it?\nexample.org, which has not been opened: https://example.org/a\n\
              /done says that you have done it, /decline tells github no, /cancel stops the call."
         );
-        assert!(is_without_form(&asked(&[page()]).proposal) && !is_without_form(&asked(&[page(), form()]).proposal));
+        let is_without = |parts: &[Value]| is_without_form(&asked(parts).proposal);
+        let empty = || part("k-form", json!({ "mode": "form", "fields": [] }));
+        assert_eq!([is_without(&[page()]), is_without(&[empty()]), is_without(&[page(), form()])], [true, true, false]);
     }
 
     #[test]

@@ -212,13 +212,16 @@ impl McpTool {
     async fn ask(&self, asked: Asked, context: &ToolContext) -> CallFailure {
         let (server, tool) = (self.server.prepared().name.clone(), self.listed.name.clone());
         let before = context.continuation.clone();
-        let read = move || input::needed(asked, &server, &tool, before.as_deref());
-        let needed = match context.compute.run(context.tenant.as_str(), read).await {
-            Ok(Ok(needed)) => needed,
+        let read = move || {
+            let needed = input::needed(asked, &server, &tool, before.as_deref());
+            needed.map(|needed| (input::kept_texts(&needed), needed))
+        };
+        let (kept, needed) = match context.compute.run(context.tenant.as_str(), read).await {
+            Ok(Ok(read)) => read,
             Ok(Err(InputRefusal(why))) => return self.refused(why),
             Err(panicked) => return CallFailure::Tool(panicked.into()),
         };
-        for text in input::kept_texts(&needed) {
+        for text in kept {
             if context.used_secrets.finds(&text).await {
                 return self
                     .refused("the tool asks a person with a secret in its question; nobody is asked".to_owned());

@@ -58,7 +58,11 @@ pub fn question(asked: Asked, server: &str, before: Option<&CallContinuation>) -
     if round > ROUNDS {
         return Err(format!("it has asked {ROUNDS} times in this call"));
     }
+    let is_by_error = matches!(asked, Asked::UrlRequired(_));
     let AskedRequests { kind, requests, state } = AskedRequests::of(asked)?;
+    if is_by_error && requests.iter().any(|(key, _)| was_declined(before, key)) {
+        return Err("they have declined already to go to its page".to_owned());
+    }
     let (parts, parameters) = QuestionForm::of(requests, kind)?.finish()?;
     let continuation = Continuation {
         kind,
@@ -76,6 +80,14 @@ fn answered(kind: ContinuationKind, before: Option<&CallContinuation>) -> BTreeM
         kind == ContinuationKind::Repeat && before.question.continuation.kind == ContinuationKind::Repeat
     });
     repeated.map_or_else(BTreeMap::new, CallContinuation::all_responses)
+}
+
+/// Whether a person has said no to this request of a call that was repeated. A server that asks by an error is never
+/// told so, and would have the person asked in each round.
+fn was_declined(before: Option<&CallContinuation>, key: &str) -> bool {
+    let repeated = before.filter(|before| before.question.continuation.kind == ContinuationKind::Repeat);
+    repeated
+        .is_some_and(|before| before.all_responses().get(key).is_some_and(|response| response["action"] == "decline"))
 }
 
 /// Requests with their keys.
@@ -582,6 +594,23 @@ mod tests {
         ] {
             assert_eq!(refused(Asked::UrlRequired(data)), why);
         }
+    }
+
+    #[test]
+    fn page_that_an_error_names_again_is_put_to_nobody_who_has_declined() {
+        let required = |id: &str| {
+            let url = format!("https://example.org/a?id={id}");
+            let page = json!({ "mode": "url", "message": "Go.", "url": url, "elicitationId": id });
+            Asked::UrlRequired(Some(json!({ "elicitations": [page] })))
+        };
+        let mut before = answer(read(required("1")));
+        let again = |before: &CallContinuation| question(required("2"), "shop", Some(before));
+        assert_eq!(again(&before).unwrap().question.continuation.round, 2, "who was there may have to go once more");
+        before.answer = ServerAnswer::Decline;
+        assert_eq!(again(&before).unwrap_err(), "they have declined already to go to its page");
+        let other = json!({ "mode": "url", "message": "Go.", "url": "https://example.org/b", "elicitationId": "3" });
+        let other = Asked::UrlRequired(Some(json!({ "elicitations": [other] })));
+        assert_eq!(question(other, "shop", Some(&before)).unwrap().question.continuation.round, 2);
     }
 
     #[test]

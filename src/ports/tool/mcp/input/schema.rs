@@ -140,11 +140,15 @@ fn plain_choices(choices: &[Value]) -> Result<Value, String> {
 fn titled_choices(choices: &[Value]) -> Result<Value, String> {
     let sound: Vec<&str> = choices.iter().map(|titled| choice(&titled["const"])).collect::<Result<_, _>>()?;
     check_choices(&sound)?;
-    let titled = sound.iter().zip(choices).map(|(choice, written)| {
+    let titles = sound.iter().zip(choices).map(|(choice, written)| {
         let title = told(written, "title", CHOICE_CHARS)?;
-        Ok(json!({ "const": choice, "title": title.as_deref().unwrap_or(choice) }))
+        Ok(title.unwrap_or_else(|| (*choice).to_owned()))
     });
-    Ok(Value::Array(titled.collect::<Result<_, String>>()?))
+    let titles: Vec<String> = titles.collect::<Result<_, String>>()?;
+    // a person is shown the titles, and has to tell one choice from another
+    check_choices(&titles.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let titled = sound.iter().zip(&titles).map(|(choice, title)| json!({ "const": choice, "title": title }));
+    Ok(titled.collect())
 }
 
 fn check_choices(choices: &[&str]) -> Result<(), String> {
@@ -286,6 +290,8 @@ mod tests {
         assert_eq!(refused(of(json!([]))), "has no choices");
         assert_eq!(refused(of(json!(["a", "b", "a"]))), "has a choice twice");
         assert_eq!(refused(of(json!(["a", " "]))), "has a choice that is no text");
+        let alike = json!([{ "const": "a", "title": "All" }, { "const": "b", "title": "All" }]);
+        assert_eq!(refused(json!({ "type": "string", "oneOf": alike })), "has a choice twice");
         for hidden in ["a\u{200b}", "a\nb", "\ta", "a\0"] {
             assert_eq!(refused(of(json!([hidden]))), "has a choice with a hidden character, or of several lines");
         }

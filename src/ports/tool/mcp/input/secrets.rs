@@ -22,7 +22,7 @@ const PLAIN: [&str; 9] = [
 ];
 
 /// Phrases that mean a secret wherever they stand. Each is words in small letters, with a blank between.
-const PHRASES: [&str; 36] = [
+const PHRASES: [&str; 44] = [
     "pwd",
     "otp",
     "cvv",
@@ -37,6 +37,14 @@ const PHRASES: [&str; 36] = [
     "credit card",
     "seed phrase",
     "one time code",
+    "verification code",
+    "security code",
+    "login code",
+    "recovery code",
+    "recovery phrase",
+    "totp",
+    "ssh key",
+    "signing key",
     "pin code",
     "pin number",
     "access token",
@@ -71,14 +79,14 @@ const SHORT: [&str; 2] = ["pin", "tan"];
 /// writes what they like, and at numbers, of which there are secret ones.
 pub fn asked_secret(message: &str, parameters: &Value) -> Option<String> {
     let properties = parameters["properties"].as_object()?;
-    let mut takes_text = false;
+    let mut takes_secret = false;
     for (name, field) in properties {
         let is_text = is_free_text(field);
         let is_number = field["type"] == "integer" || field["type"] == "number";
         if !is_text && !is_number {
             continue;
         }
-        takes_text |= is_text;
+        takes_secret = true;
         let told = |of: &str| Words::of(field[of].as_str().unwrap_or_default());
         let named = [Words::of(name), told("title")];
         let found = named.iter().find_map(|words| words.secret(is_text, is_text));
@@ -86,7 +94,7 @@ pub fn asked_secret(message: &str, parameters: &Value) -> Option<String> {
             return Some(found);
         }
     }
-    Words::of(message).secret(false, false).filter(|_| takes_text)
+    Words::of(message).secret(false, false).filter(|_| takes_secret)
 }
 
 /// The words of a text, as they are written.
@@ -177,6 +185,9 @@ mod tests {
             ("Enter the PIN", "value", json!({}), "pin"),
             ("Enter the one-time code", "value", json!({}), "one time code"),
             ("Your secret, please", "value", json!({}), "your secret"),
+            ("Log in.", "verificationCode", json!({}), "verification code"),
+            ("Log in.", "value", json!({ "title": "Recovery phrase" }), "recovery phrase"),
+            ("Enter the security code on its back", "value", json!({}), "security code"),
         ] {
             assert_eq!(of_text(message, name, told.clone()).as_deref(), Some(found), "{message} {name} {told}");
         }
@@ -232,5 +243,8 @@ mod tests {
         for name in ["max_tokens", "token", "pin", "tan", "secret"] {
             assert_eq!(of(name), None, "{name}");
         }
+        let told = |message: &str| asked_secret(message, &json!({ "properties": { "code": { "type": "integer" } } }));
+        assert_eq!(told("Enter the one-time code").as_deref(), Some("one time code"));
+        assert_eq!(told("How many tokens may it use?"), None);
     }
 }
