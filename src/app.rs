@@ -255,6 +255,7 @@ pub async fn build(
         hooks: config.hooks.clone(),
         limits: ServerLimits::default(),
         runs_at_once: config.engine.limits(),
+        runs_kept: config.engine.retention(),
         stopping: ending.announced,
         stop: ending.http,
     });

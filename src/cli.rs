@@ -28,7 +28,7 @@ use crate::base::threads;
 use crate::config::{Config, Environment};
 use crate::domain::trigger::zone::Zones;
 
-pub(crate) use client::{Client, ServiceArgs};
+pub(crate) use client::{Client, RawAnswer, ServiceArgs, ServicePlace};
 pub(crate) use confirm::YesArgs;
 pub(crate) use draft::{ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 pub(crate) use failure::CliFailure;
@@ -145,6 +145,8 @@ enum Command {
     Token(remote::token::Command),
     /// Keep the address of a service and a token for it
     Login(remote::login::Args),
+    /// Serve MCP hosts over standard input and output
+    Mcp(remote::mcp::Args),
     /// Bring the tables of the database up to date
     Migrate(local::migrate::Args),
     /// Look at the configuration and what it names, and say what is wrong
@@ -238,6 +240,7 @@ fn dispatch<'a>(
         Command::Start(args) => Box::pin(remote::tenant::start(args, environment, screen)),
         Command::Token(command) => Box::pin(remote::token::run(command, environment, screen)),
         Command::Login(args) => Box::pin(remote::login::run(args, environment, screen)),
+        Command::Mcp(args) => Box::pin(remote::mcp::run(args, environment)),
         Command::Migrate(args) => Box::pin(local::migrate::run(args, environment, screen)),
         Command::Check(args) => Box::pin(local::check::run(args, environment, screen)),
         Command::Version(args) => {

@@ -5,12 +5,13 @@
 //!
 //! Reading order: [`server`] accepts connections, [`request::guard`] wraps each request, [`request::auth`] says who
 //! calls, [`request::body`], [`request::query`] and [`request::page`] read what is asked, [`error`] says what is wrong;
-//! then a file per resource.
+//! then a file per resource, and [`mcp`] for MCP clients.
 
 pub mod api;
 pub mod error;
 pub mod hooks;
 pub mod in_process;
+pub mod mcp;
 pub mod openapi;
 pub mod pages;
 mod reference;
@@ -59,6 +60,8 @@ use crate::store::{self, Store};
 
 /// The least that an admin token of the operator's own making must have, in characters.
 const ADMIN_TOKEN_LENGTH: usize = 20;
+/// Where MCP clients call.
+pub(in crate::http) const MCP_PATH: &str = "/mcp";
 
 /// `[server]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -173,6 +176,8 @@ pub struct HttpParts {
     pub limits: ServerLimits,
     /// How many runs may be under way at once.
     pub runs_at_once: store::RunLimits,
+    /// How long runs are kept after their ends.
+    pub runs_kept: chrono::TimeDelta,
     /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
     pub stopping: CancellationToken,
     /// Cancelled when runs are done: streams end.
@@ -198,6 +203,8 @@ pub struct HttpShared {
     pub gauges: server::gauges::Gauges,
     /// Figures that were counted a moment ago.
     pub stats: server::stats::StatsCache,
+    /// Messages of MCP clients, counted and limited.
+    pub served: mcp::served::McpServed,
 }
 
 impl HttpState {
@@ -212,7 +219,8 @@ impl HttpState {
         let streams = StreamLimiter::new(parts.limits);
         let gauges = server::gauges::Gauges::new(&parts.metrics);
         let stats = server::stats::StatsCache::new();
-        HttpState(Arc::new(HttpShared { parts, admin_token, wrong_tokens, hooks, streams, gauges, stats }))
+        let served = mcp::served::McpServed::new(&parts.metrics);
+        HttpState(Arc::new(HttpShared { parts, admin_token, wrong_tokens, hooks, streams, gauges, stats, served }))
     }
 }
 
@@ -247,11 +255,21 @@ impl Deref for HttpShared {
 
 /// Every route under the guard.
 pub fn router(state: HttpState) -> Router {
+    assembled(state.clone(), mcp::routes(in_process::InProcessApi::new(&state)))
+}
+
+/// The routes of the API and the pages, without those that call the API themselves.
+pub(in crate::http) fn api_router(state: HttpState) -> Router {
+    assembled(state, Router::new())
+}
+
+fn assembled(state: HttpState, more: Router<HttpState>) -> Router {
     let (routes, document) = operations().split_for_parts();
     let (pages, _) = pages().split_for_parts();
     routes
         .merge(pages)
         .merge(reference::routes(&openapi::complete(document)))
+        .merge(more)
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(state.clone(), request::guard::watch))

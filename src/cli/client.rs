@@ -35,10 +35,13 @@ const AS_LENGTHS: &str = ", or how long ago, such as 2h";
 /// Items asked for at once when a list is read to its end.
 const PAGE: usize = 200;
 
-/// Arguments of every client command.
+/// Longest answer to a message that goes through as it is, in bytes.
+const ANSWER_BYTES: usize = 16 * 1_024 * 1_024;
+
+/// Where the service of a command is.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Service")]
-pub struct ServiceArgs {
+pub struct ServicePlace {
     /// Address of the service [default: REVEILLE_URL, else that of the profile, else http://127.0.0.1:7700]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -46,6 +49,14 @@ pub struct ServiceArgs {
     /// set]
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+}
+
+/// Arguments of every client command that prints an answer.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Service")]
+pub struct ServiceArgs {
+    #[command(flatten)]
+    place: ServicePlace,
     /// Print the service's answer as JSON
     #[arg(long)]
     pub json: bool,
@@ -60,17 +71,32 @@ pub struct Client {
     typed: FieldFlags,
 }
 
+/// An answer of any status, as it came.
+#[derive(Debug)]
+pub struct RawAnswer {
+    pub status: StatusCode,
+    /// The header `Retry-After`, where there is one.
+    pub retry_after: Option<String>,
+    /// At most 16 MiB.
+    pub body: Bytes,
+}
+
 /// The filters of a list that were given.
 pub fn given_filters<const N: usize>(filters: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
     filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 impl Client {
+    /// The service of a command's arguments.
+    pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {
+        Client::at(&args.place, environment)
+    }
+
     /// From the flags, the environment and the profiles; nothing is sent yet. A profile that is named wins over the
     /// environment, the usual one is for where no token is set. A token of a profile goes to the profile's address
     /// only.
-    pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {
-        let named = args.profile.as_deref().or(environment.get("REVEILLE_PROFILE"));
+    pub fn at(place: &ServicePlace, environment: &Environment) -> anyhow::Result<Client> {
+        let named = place.profile.as_deref().or(environment.get("REVEILLE_PROFILE"));
         let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
         let profile = match (named, &token) {
             (Some(name), _) => Some(profiles::profile(name, environment)?.ok_or_else(|| {
@@ -81,8 +107,8 @@ impl Client {
             (None, None) => profiles::profile(profiles::USUAL_PROFILE, environment)?,
         };
         let url = match named {
-            Some(_) => args.url.as_deref(),
-            None => args.url.as_deref().or(environment.get("REVEILLE_URL")),
+            Some(_) => place.url.as_deref(),
+            None => place.url.as_deref().or(environment.get("REVEILLE_URL")),
         };
         match profile {
             Some(profile) if url.is_none_or(|url| url == profile.url) => Client::to(&profile.url, Some(profile.token)),
@@ -97,6 +123,11 @@ impl Client {
                 || CliFailure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")),
             )?;
         Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT), typed: &[] })
+    }
+
+    /// Whether requests go out with a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
     }
 
     /// With refusals that name what was typed for the fields that they are about.
@@ -133,6 +164,36 @@ impl Client {
     /// Sends lines of JSON. Sent once: that it is safe to send them again is for the lines to see to.
     pub async fn post_lines(&self, path: &[&str], lines: Vec<u8>) -> anyhow::Result<Value> {
         self.json(self.request(Method::POST, path).header("content-type", "application/x-ndjson").body(lines)).await
+    }
+
+    /// Sends a message of JSON as it is, with these headers. An answer of any status is one; it is read up to 16 MiB.
+    pub async fn post_message(
+        &self,
+        path: &[&str],
+        headers: &[(&str, String)],
+        message: String,
+    ) -> anyhow::Result<RawAnswer> {
+        let mut request = self.request(Method::POST, path).header("content-type", "application/json").body(message);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        let retry_after = retry_after.map(str::to_owned);
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.context("the answer broke off")? {
+            if body.len() + chunk.len() > ANSWER_BYTES {
+                return Err(CliFailure::new(format!("the answer is longer than {ANSWER_BYTES} bytes")).into());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(RawAnswer { status, retry_after, body: body.into() })
+    }
+
+    /// A refusal as a person reads it.
+    pub fn refusal_of(&self, answer: &RawAnswer) -> CliFailure {
+        refusal(answer.status, &answer.body, self.token.is_some(), self.typed)
     }
 
     /// The result that a POST or a PATCH would have; nothing is changed.
@@ -392,8 +453,8 @@ mod tests {
 
     #[test]
     fn path_parts_can_not_leave_their_segment() {
-        let args = ServiceArgs { url: Some("http://x.test/base/".into()), profile: None, json: false };
-        let client = Client::new(&args, &Environment::default()).unwrap();
+        let place = ServicePlace { url: Some("http://x.test/base/".into()), profile: None };
+        let client = Client::at(&place, &Environment::default()).unwrap();
         let request = client.request(Method::GET, &["v1", "recipients", "a/../b?c"]).build().unwrap();
         assert_eq!(request.url().as_str(), "http://x.test/base/v1/recipients/a%2F..%2Fb%3Fc");
     }

@@ -10,6 +10,7 @@ pub(super) mod dead_letter;
 pub(super) mod delivery;
 pub(super) mod event;
 pub(super) mod login;
+pub(super) mod mcp;
 pub(super) mod notify;
 pub(super) mod pipeline;
 pub(super) mod recipient;

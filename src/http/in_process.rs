@@ -1,5 +1,5 @@
-//! Calls of the API by the program that the service is a part of: the same way as a request, without a socket and
-//! without a token.
+//! Calls of the API in this process, by the program that the service is a part of and by tools of MCP clients: the same
+//! way as a request, without a socket and without a token.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -8,10 +8,10 @@ use axum::http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::base::compute::{ADMIN, Compute, steps_to_parse};
+use crate::base::compute::{Compute, steps_to_parse, steps_to_write};
 use crate::base::id::Scope;
 use crate::http::request::AuthenticatedCaller;
-use crate::http::{HttpState, router};
+use crate::http::{HttpState, api_router};
 
 /// Longest answer that is read, in bytes: pages of lists are much shorter.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -41,7 +41,7 @@ pub struct InProcessApi {
 impl InProcessApi {
     /// The API of a service with this state.
     pub fn new(state: &HttpState) -> InProcessApi {
-        InProcessApi { router: router(state.clone()), compute: state.compute.clone() }
+        InProcessApi { router: api_router(state.clone()), compute: state.compute.clone() }
     }
 
     /// An operation, by its method and its path with query, of a caller who may do everything in this scope. Answers
@@ -52,17 +52,31 @@ impl InProcessApi {
     pub async fn call(
         &self,
         scope: &Scope,
+        operation: (Method, &str),
+        body: Option<Value>,
+        key: Option<&str>,
+    ) -> Result<Value, CallError> {
+        self.call_as(&AuthenticatedCaller::embedder(scope.clone()), operation, body, key).await
+    }
+
+    /// As [`InProcessApi::call`], of this caller, who may do what their token permits.
+    ///
+    /// # Errors
+    /// As [`InProcessApi::call`].
+    pub(in crate::http) async fn call_as(
+        &self,
+        caller: &AuthenticatedCaller,
         (method, path): (Method, &str),
         body: Option<Value>,
         key: Option<&str>,
     ) -> Result<Value, CallError> {
+        let body = self.written(caller, body).await?;
         let mut request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         if let Some(key) = key {
             request = request.header(IDEMPOTENCY_KEY, key);
         }
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let mut request = request.body(body).map_err(|error| CallError::of(StatusCode::BAD_REQUEST, error))?;
-        request.extensions_mut().insert(AuthenticatedCaller::embedder(scope.clone()));
+        request.extensions_mut().insert(caller.clone());
         let Ok(answer) = self.router.clone().oneshot(request).await;
         let status = answer.status();
         if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(STREAM)) {
@@ -70,13 +84,21 @@ impl InProcessApi {
         }
         let bytes = to_bytes(answer.into_body(), ANSWER_BYTES).await;
         let bytes = bytes.map_err(|error| CallError::of(StatusCode::INTERNAL_SERVER_ERROR, error))?;
-        let (name, steps) = (scope.tenant().unwrap_or(ADMIN), steps_to_parse(bytes.len()));
+        let (name, steps) = (caller.computes_for(), steps_to_parse(bytes.len()));
         let read = self.compute.run_if_costly(name, steps, move || read_answer(&bytes)).await;
         let answer = read.map_err(|panicked| CallError::of(StatusCode::INTERNAL_SERVER_ERROR, panicked))?;
         match status.is_success() {
             true => Ok(answer),
             false => Err(CallError { status: status.as_u16(), problem: answer }),
         }
+    }
+
+    /// The body of a request; a long one is written in the caller's turn.
+    async fn written(&self, caller: &AuthenticatedCaller, body: Option<Value>) -> Result<Body, CallError> {
+        let Some(body) = body else { return Ok(Body::empty()) };
+        let steps = steps_to_write(&body);
+        let text = self.compute.run_if_costly(caller.computes_for(), steps, move || body.to_string()).await;
+        text.map(Body::from).map_err(|panicked| CallError::of(StatusCode::INTERNAL_SERVER_ERROR, panicked))
     }
 }
 

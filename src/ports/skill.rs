@@ -16,8 +16,8 @@ use crate::base::clock::Clock;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, is_known_name};
 use crate::ports::skill::document::SkillDocument;
 
-use folder::read_text;
-pub use folder::scan;
+pub use folder::{DOCUMENT, scan};
+use folder::{LONGEST, read_text};
 
 /// How old a look at the folders may be.
 const RESCAN: Duration = Duration::from_secs(10);
@@ -209,10 +209,26 @@ impl SkillLibrary {
             let near = did_you_mean(path, found.files.iter().map(String::as_str));
             return Err(format!("the skill `{skill}` has no file `{path}`{near}; it has {}", found.files.join(", ")));
         }
-        let file = found.dir.join(path);
-        let read = tokio::task::spawn_blocking(move || read_text(&file, LONGEST_FILE)).await;
-        read.unwrap_or_else(|_| Err("it can't be read".into())).map_err(|why| format!("`{path}` of `{skill}`: {why}"))
+        let read = read_aside(found.dir.join(path), LONGEST_FILE).await;
+        read.map_err(|why| format!("`{path}` of `{skill}`: {why}"))
     }
+
+    /// The text of a skill's `SKILL.md`, as it is.
+    ///
+    /// # Errors
+    /// There is no such skill, or its text can't be read now, in a sentence.
+    pub async fn read_document(&self, skill: &str) -> Result<String, String> {
+        let set = self.current();
+        let Some(found) = set.find(skill) else { return Err(unknown_skill(skill, set.names())) };
+        let read = read_aside(found.dir.join(DOCUMENT), LONGEST).await;
+        read.map_err(|why| format!("`{DOCUMENT}` of `{skill}`: {why}"))
+    }
+}
+
+/// The text of a file, read on a thread that may wait.
+async fn read_aside(file: PathBuf, most: u64) -> Result<String, String> {
+    let read = tokio::task::spawn_blocking(move || read_text(&file, most)).await;
+    read.unwrap_or_else(|_| Err("it can't be read".into()))
 }
 
 /// The sentence that there is no such skill.

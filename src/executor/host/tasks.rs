@@ -11,13 +11,12 @@ use crate::domain::task::change::TaskChange;
 use crate::domain::task::{DEFAULT_EXECUTOR, Draft, Spec, Task, TaskStatus, Urgency};
 use crate::executor::host::{StoreHost, host_error};
 use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::builtin::tasks::whole_trigger;
 use crate::ports::tool::{self, HostError};
 use crate::store::{Idempotency, RunRequest, StoreError, StoredAnswer, TaskFilter, with_timeout};
 
 /// How often an edit is made anew where somebody else edits the task at the same time.
 const EDITS: usize = 3;
-/// The fields of a schedule that say when: another instant takes the place of all of them.
-const INSTANTS: [&str; 3] = ["cron", "interval", "at"];
 
 impl StoreHost {
     pub(super) async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
@@ -200,16 +199,9 @@ fn whole_fields(task: &Task, changes: &Value, limits: &ToolLimits) -> Value {
         }
         patch.insert("action".into(), action);
     }
-    if let Some(Value::Object(new)) = patch.get_mut("trigger")
-        && let Ok(Value::Object(mut whole)) = serde_json::to_value(&task.spec.trigger)
-        && new.get("type") == Some(&json!("schedule"))
-        && whole.get("type") == Some(&json!("schedule"))
-    {
-        if INSTANTS.iter().any(|field| new.contains_key(*field)) {
-            INSTANTS.iter().for_each(|field| drop(whole.remove(*field)));
-        }
-        whole.append(new);
-        *new = whole;
+    if let Some(changed) = patch.remove("trigger") {
+        let before = serde_json::to_value(&task.spec.trigger).unwrap_or_default();
+        patch.insert("trigger".into(), whole_trigger(before, changed));
     }
     Value::Object(patch)
 }

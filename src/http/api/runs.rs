@@ -2,6 +2,7 @@
 
 pub mod input;
 pub mod server_question;
+pub mod settling;
 mod summary;
 pub mod suspended;
 

@@ -16,7 +16,7 @@ mod item;
 mod kind;
 pub(in crate::http) mod moment;
 pub(in crate::http) mod origin;
-mod outcome_url;
+pub(in crate::http) mod outcome_url;
 mod page_room;
 mod press;
 mod view;
@@ -177,7 +177,8 @@ pub async fn answer_approvals(
 
 /// Show what came of an answer
 ///
-/// A page for people, which shows and offers nothing more. Its address holds no token.
+/// A page for people, which shows and offers nothing more: what is open is answered by the link of its message. Its
+/// address holds no token.
 #[utoipa::path(get, path = "/approvals/outcome/{ticket}", tag = "approvals", params(("ticket" = String, Path)),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
         (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
@@ -197,7 +198,9 @@ pub async fn show_outcome(State(state): State<HttpState>, Id(ticket): Id) -> Res
     let scene = scene(&state, &scope, (&recipient, reader), &first.approval).await?;
     let shown = move || {
         let items = items_of(&questions, &scene.words);
-        view::page(StatusCode::OK, &scene, &items, None, None)
+        let waits = items.iter().any(|item| is_open(&item.approval, scene.now));
+        let notice = waits.then(|| scene.words.get("decide_in_message"));
+        view::page(StatusCode::OK, &scene, &items, notice, None)
     };
     state.compute_for(&tenant, shown).await.map_err(failed)
 }

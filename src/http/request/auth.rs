@@ -21,9 +21,9 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::token::{Permission, TokenHash, TokenText};
 use crate::domain::actor::{Actor, EMBEDDER};
 use crate::executor::webhook::{TOKEN_PREFIX, is_completion_token};
-use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::server::Peer;
+use crate::http::{HttpState, MCP_PATH};
 use crate::store::{StoreError, StoredToken};
 
 /// The caller of a request, with scope and permissions.
@@ -83,9 +83,9 @@ fn authenticated<'a>(
 ) -> BoxFuture<'a, Result<AuthenticatedCaller, ApiError>> {
     Box::pin(async move {
         // nothing that comes over the network has it
-        let embedder = parts.extensions.get::<AuthenticatedCaller>().cloned();
-        let (caller, completed) = match embedder {
-            Some(embedder) => (embedder, None),
+        let in_process = parts.extensions.get::<AuthenticatedCaller>().cloned();
+        let (caller, completed) = match in_process {
+            Some(caller) => (caller, None),
             None => {
                 let text = bearer(parts)?;
                 let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
@@ -93,8 +93,9 @@ fn authenticated<'a>(
                 (identify_for(state, peer, &text, completed).await?, completed)
             }
         };
-        // what a run has come to elsewhere is recorded all the same
-        if !parts.method.is_safe() && completed.is_none() {
+        // what a run has come to elsewhere is recorded all the same; what an MCP client changes is a request of its own
+        let is_asked_elsewhere = completed.is_some() || parts.uri.path() == MCP_PATH;
+        if !parts.method.is_safe() && !is_asked_elsewhere {
             caller.may_write(state).await?;
         }
         let ComputedFor(name) = parts.extensions.get_or_insert_default::<ComputedFor>();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Longest name, in characters.
 const NAME: usize = 64;
@@ -20,6 +20,8 @@ const LICENSE: usize = 500;
 const TOOLS: usize = 200;
 /// Keys of its metadata that are kept, and characters of each value.
 const METADATA: (usize, usize) = (50, 500);
+/// Most bytes of JSON of the properties as they are written.
+const FRONTMATTER: usize = 16 * 1024;
 /// The key of the metadata that names a model.
 const MODEL: &str = "model";
 /// The line around the frontmatter.
@@ -42,6 +44,9 @@ pub struct SkillDocument {
     pub allowed_tools: Option<Vec<String>>,
     /// Its instructions.
     pub instructions: String,
+    /// Its properties as they are written, those that mean nothing here among them; of properties that are too long, or
+    /// no JSON, its name and description.
+    pub frontmatter: Map<String, Value>,
 }
 
 impl SkillDocument {
@@ -90,14 +95,15 @@ pub fn read(text: &str, folder: &str) -> SkillReading {
         reading.faults.push(format!("it does not begin with `{FENCE}`, its properties, and `{FENCE}`"));
         return reading;
     };
-    let frontmatter = match parse(written) {
-        Ok(frontmatter) => frontmatter,
+    let (frontmatter, verbatim) = match parse(written) {
+        Ok(parsed) => parsed,
         Err(why) => {
             reading.faults.push(format!("its properties are no YAML: {why}"));
             return reading;
         }
     };
     reading.take(frontmatter, instructions.trim(), folder);
+    reading.keep(verbatim);
     reading
 }
 
@@ -110,16 +116,23 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     (behind.is_empty() || behind.starts_with('\n')).then_some((written, behind))
 }
 
-/// Reads the properties; a text that a colon breaks is read once more in quotes.
-fn parse(written: &str) -> Result<Frontmatter, String> {
+/// Reads the properties, and once more as they are written; a text that a colon breaks is read in quotes.
+fn parse(written: &str) -> Result<(Frontmatter, Option<Map<String, Value>>), String> {
     if written.trim().is_empty() {
-        return Ok(Frontmatter::default());
+        return Ok((Frontmatter::default(), Some(Map::new())));
     }
-    let read = |text: &str| serde_saphyr::from_str::<Frontmatter>(text);
+    let read = |text: &str| serde_saphyr::from_str::<Frontmatter>(text).map(|read| (read, verbatim(text)));
     read(written).or_else(|error| {
         let first = error.to_string();
         read(&quoted(written)).map_err(|_| first.lines().next().unwrap_or("it can't be read").to_owned())
     })
+}
+
+/// The properties as JSON, if they can be that and are not too long.
+fn verbatim(written: &str) -> Option<Map<String, Value>> {
+    let properties: Map<String, Value> = serde_saphyr::from_str(written).ok()?;
+    let bytes = serde_json::to_vec(&properties).ok()?.len();
+    (bytes <= FRONTMATTER).then_some(properties)
 }
 
 /// The properties with plain texts of the first level in quotes.
@@ -176,7 +189,19 @@ impl SkillReading {
             metadata: metadata.into_iter().take(METADATA.0).map(|(key, value)| (key, short(value))).collect(),
             allowed_tools,
             instructions,
+            frontmatter: Map::new(),
         };
+    }
+
+    /// Keeps the properties as they are written.
+    fn keep(&mut self, verbatim: Option<Map<String, Value>>) {
+        self.document.frontmatter = verbatim.unwrap_or_else(|| {
+            let why = format!("its properties have more than {FRONTMATTER} bytes as JSON, or can't be written as JSON");
+            self.warnings.push(format!("{why}; MCP clients are shown its name and description alone"));
+            let SkillDocument { name, description, .. } = &self.document;
+            let told = [("name", name), ("description", description)];
+            told.map(|(key, text)| (key.to_owned(), Value::from(text.as_str()))).into_iter().collect()
+        });
     }
 
     fn shorten(&mut self, what: &str, text: &mut String, most: usize) {
@@ -202,6 +227,8 @@ fn fault_of_name(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -254,5 +281,32 @@ mod tests {
             (of(INSTRUCTIONS + 1).warnings.len(), of(INSTRUCTIONS + 1).document.instructions.len()),
             (1, INSTRUCTIONS)
         );
+    }
+    #[test]
+    fn properties_are_kept_as_they_are_written() {
+        let of = |properties: &str| read(&format!("---\n{properties}\n---\nx"), "a").document.frontmatter;
+        let written =
+            "name: a\ndescription: \" d \"\nx-team: [ops, 7]\nmetadata:\n  version: 2\n  nested: {deep: true}";
+        let expected = json!({
+            "name": "a", "description": " d ", "x-team": ["ops", 7],
+            "metadata": { "version": 2, "nested": { "deep": true } },
+        });
+        assert_eq!(Value::from(of(written)), expected);
+        let quoted = json!({ "name": "a", "description": "Use it: always" });
+        assert_eq!(Value::from(of("name: a\ndescription: Use it: always")), quoted);
+    }
+
+    #[test]
+    fn properties_are_kept_at_their_longest_and_name_and_description_one_byte_beyond_it() {
+        let of = |bytes: usize| {
+            let json = r#"{"name":"a","description":"d","x":""}"#.len();
+            let text = "x".repeat(bytes - json);
+            read(&format!("---\nname: a\ndescription: d\nx: {text}\n---\nx"), "a")
+        };
+        let longest = of(FRONTMATTER);
+        assert_eq!((longest.document.frontmatter.len(), longest.warnings), (3, vec![]));
+        let beyond = of(FRONTMATTER + 1);
+        assert_eq!(Value::from(beyond.document.frontmatter), json!({ "name": "a", "description": "d" }));
+        assert!(beyond.warnings[0].contains("more than 16384 bytes") && beyond.faults.is_empty());
     }
 }

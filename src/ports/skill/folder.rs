@@ -7,7 +7,7 @@ use crate::ports::skill::document::{SkillReading, read};
 use crate::ports::skill::{Skill, SkillSet, UnusableSkill};
 
 /// Name of the file that makes a folder a skill.
-const DOCUMENT: &str = "SKILL.md";
+pub const DOCUMENT: &str = "SKILL.md";
 /// Skills at most; others are left out.
 const MOST_SKILLS: usize = 200;
 /// Files of a skill at most; others are left out.
@@ -15,7 +15,7 @@ const MOST_FILES: usize = 100;
 /// Folders inside each other whose files are found.
 const DEPTH: usize = 4;
 /// Longest `SKILL.md`, in bytes.
-const LONGEST: u64 = 256 * 1024;
+pub const LONGEST: u64 = 256 * 1024;
 /// Folders that are looked at for skills, at most.
 const MOST_FOLDERS: usize = 1_000;
 /// Entries of one folder that are looked at, at most.

@@ -9,7 +9,7 @@ mod notify;
 mod publish_event;
 pub mod read_data_file;
 pub mod skills;
-mod tasks;
+pub mod tasks;
 pub mod time;
 
 use std::sync::Arc;

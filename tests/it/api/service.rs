@@ -279,7 +279,8 @@ impl Api {
             tools: tools.into(),
             mcp: tool::mcp::McpServers::none(),
             trials,
-            skills: reveille::ports::skill::SkillLibrary::empty(),
+            // none, but for tests that write some there
+            skills: reveille::ports::skill::SkillLibrary::open(vec![dir.path().join("skills")], clock.clone()),
             bus,
             validator,
             connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
@@ -297,6 +298,7 @@ impl Api {
             // no engine answers a message here
             limits: ServerLimits { answer_time: Duration::from_millis(1), ..limits },
             runs_at_once: reveille::store::RunLimits::default(),
+            runs_kept: TimeDelta::days(90),
             stopping: stopping.clone(),
             stop: stop.clone(),
         });

@@ -48,7 +48,7 @@ async fn check_tells_of_servers_that_answer_and_of_those_that_do_not() {
     let findings = checked(dir.path(), &config).await;
     let [open, closed, broken, absent, away] = findings.as_slice() else { panic!("{findings:?}") };
     assert!(open.0 == "mcp open" && open.1 == "fine" && open.3.is_null(), "{open:?}");
-    assert!(open.2.starts_with("2026-07-28, 6 tools in ") && open.2.ends_with(" s"), "{open:?}");
+    assert!(open.2.starts_with("2026-07-28, 13 tools in ") && open.2.ends_with(" s"), "{open:?}");
     assert_eq!((closed.0.as_str(), &closed.1), ("mcp closed", &json!("odd")), "{closed:?}");
     assert_eq!(closed.2, "it asks for authorisation, which is not tried here");
     assert!(broken.1 == "wrong" && broken.2.contains("no token is set"), "{broken:?}");

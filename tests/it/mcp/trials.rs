@@ -195,18 +195,18 @@ async fn no_more_are_under_way_than_the_most_and_a_tenant_leaves_some_to_others(
 async fn call_is_a_fire_of_its_tenant_and_of_what_it_stores() {
     let world = StoreHarness::sqlite().await;
     let trials = trials(&world, vec![FakeTool::echo("echo")]);
-    let limit = async |overrides: &Overrides| {
-        world.store.put_quotas("ann", overrides, "token:admin").await.expect("quotas");
+    let limit = async |tenant: &str, overrides: &Overrides| {
+        world.store.put_quotas(tenant, overrides, "token:admin").await.expect("quotas");
     };
-    let refused = async || match trials.call(asked("ann", "echo", json!({}))).await {
+    let refused = async |tenant: &str| match trials.call(asked(tenant, "echo", json!({}))).await {
         Err(TrialRefusal::Quota(exceeded)) => exceeded.quota,
         other => panic!("{other:?}"),
     };
-    limit(&Overrides { fires_per_minute: Some(1), ..Overrides::default() }).await;
+    limit("ann", &Overrides { fires_per_minute: Some(1), ..Overrides::default() }).await;
     outcome(&trials, asked("ann", "echo", json!({}))).await;
-    assert_eq!(refused().await, Quota::FiresPerMinute);
-    limit(&Overrides { stored_bytes: Some(1), ..Overrides::default() }).await;
-    assert_eq!(refused().await, Quota::StoredBytes);
+    assert_eq!(refused("ann").await, Quota::FiresPerMinute);
+    limit("cem", &Overrides { stored_bytes: Some(1), ..Overrides::default() }).await;
+    assert_eq!(refused("cem").await, Quota::StoredBytes);
     assert_eq!(recorded(&world).await.len(), 1);
     outcome(&trials, asked("bob", "echo", json!({}))).await;
     world.leave().await;

@@ -75,11 +75,19 @@ impl Service {
     /// # Panics
     /// If it ends, or says nothing within a minute; what it logged is in the message.
     pub async fn start(&mut self) -> &str {
+        self.start_at("127.0.0.1:0").await
+    }
+
+    /// Starts it at an address that it may have again.
+    ///
+    /// # Panics
+    /// As [`Service::start`].
+    pub async fn start_at(&mut self, listen: &str) -> &str {
         assert!(self.running.is_none(), "the service is running");
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("open the log");
         let mut child = self
             .command()
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", listen])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

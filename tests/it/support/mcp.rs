@@ -144,6 +144,11 @@ pub fn hostile_command(mode: &str) -> Vec<String> {
     script("hostile.mjs", mode)
 }
 
+/// The command of a client of the official SDK, which `tests/mcp/client.mjs` runs with these options.
+pub fn client_command(options: &Value) -> Vec<String> {
+    script("client.mjs", &options.to_string())
+}
+
 /// Whether a process is there and has not ended.
 pub fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

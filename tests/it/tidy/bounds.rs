@@ -148,6 +148,10 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/ports/skill/folder.rs: LONGEST",
         By("document_is_read_at_its_longest_and_refused_one_byte_beyond_it_and_where_it_is_no_file"),
     ),
+    (
+        "src/ports/skill/document.rs: FRONTMATTER",
+        By("properties_are_kept_at_their_longest_and_name_and_description_one_byte_beyond_it"),
+    ),
     ("src/ports/skill/folder.rs: MOST_SKILLS", By("files_and_skills_are_found_up_to_their_most")),
     ("src/ports/skill/folder.rs: MOST_FILES", By("files_and_skills_are_found_up_to_their_most")),
     ("src/domain/run/delegation.rs: MOST_DEEP", By("agents_call_each_other_at_most_three_deep")),
@@ -641,6 +645,19 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/domain/trigger/zone.rs: NAME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
     ("src/domain/trigger/zone.rs: TIME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
+    ("src/http/mcp/rate.rs: REQUESTS_PER_MINUTE", By("token_is_answered_at_its_rate_and_refused_one_beyond_it")),
+    ("src/http/mcp/envelope.rs: METHOD_BYTES", By("method_is_read_at_its_longest_and_refused_one_byte_beyond")),
+    ("src/http/mcp/envelope.rs: ID_BYTES", By("id_is_a_whole_number_or_a_text_up_to_its_length")),
+    ("src/http/mcp/client.rs: KEY_BYTES", By("key_is_read_at_its_longest_and_refused_one_byte_beyond")),
+    ("src/http/mcp/outcome.rs: SHOWN_CHARS", By("text_is_whole_at_the_bound_and_cut_one_beyond")),
+    ("src/http/mcp/outcome.rs: RESULT_BYTES", By("result_has_its_structure_up_to_the_bound_and_text_alone_beyond")),
+    ("src/http/mcp/tools/arguments.rs: LISTED", By("list_has_as_many_items_as_may_be_asked_for")),
+    ("src/http/mcp/questions.rs: MOST_REQUESTS", By("run_with_many_questions_shows_the_first_twenty")),
+    ("src/http/mcp/request_state.rs: STATE_BYTES", By("state_is_read_at_its_longest_and_refused_beyond")),
+    ("src/http/mcp/skills.rs: PAGE", By("skills_come_fifty_to_a_page")),
+    ("src/http/mcp/skills.rs: URI_BYTES", By("address_is_read_at_its_longest_and_refused_one_byte_beyond_it")),
+    ("src/cli/remote/mcp/session.rs: LINE_BYTES", By("line_is_sent_at_its_longest_and_refused_one_byte_beyond")),
+    ("src/cli/remote/mcp/session.rs: AT_ONCE", IN_TURNS),
 ];
 
 #[test]

@@ -2,9 +2,6 @@
 //!
 //! A recorded run goes on whoever listens: a connection that is lost cancels nothing.
 
-use std::pin::pin;
-use std::time::Duration;
-
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +9,6 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
@@ -20,7 +16,7 @@ use crate::base::token::Permission;
 use crate::domain::approval::{Approval, QuestionKind, Via};
 use crate::domain::conversation::{MESSAGE_LENGTH, RequestEcho, begun_by, new_conversation};
 use crate::domain::run::{ReactLoopResult, Run, RunFault, RunState, StreamEvent};
-use crate::executor::hub::{RunSubscription, WatchedEvent};
+use crate::executor::hub::RunSubscription;
 use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::api::approvals::decision::{Decider, Decision, sentence};
@@ -28,6 +24,7 @@ use crate::http::api::conversations::missing;
 use crate::http::api::conversations::reply::{self, ChatReply};
 use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::input::InputRequest;
+use crate::http::api::runs::settling::{is_settled, wait_until_settled};
 use crate::http::api::runs::{account_of, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::openapi::streams::EVENT_STREAM;
@@ -36,9 +33,6 @@ use crate::http::schema;
 use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::{FollowedRun, RunStream, StreamPosition, follow, last_event_id, told};
 use crate::store::{DecisionOutcome, RunRequest};
-
-/// How often the record is looked at while nothing is heard.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// The answer to a message, or how far it has come.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -342,43 +336,6 @@ pub fn check_message(message: &str, pointer: &str) -> Result<(), ApiError> {
 fn wants_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with(EVENT_STREAM))
-}
-
-/// Whether a run in this state has an answer, or waits for a person.
-pub fn is_settled(state: RunState) -> bool {
-    state.is_final() || matches!(state, RunState::PendingApproval | RunState::WaitingForInput)
-}
-
-/// The run once it has ended or waits for a person, or as it is when it was waited for long enough.
-pub async fn wait_until_settled(
-    state: &HttpState,
-    scope: &Scope,
-    id: Uuid,
-    mut live: RunSubscription,
-) -> Result<Run, ApiError> {
-    let mut patience = pin!(pause(state.limits.answer_time));
-    let mut is_over = false;
-    loop {
-        let run = state.store.get_run(scope, id).await.map_err(missing)?;
-        if is_settled(run.state) || is_over {
-            return Ok(run);
-        }
-        tokio::select! {
-            () = change_of(&mut live) => {}
-            () = pause(LOOK) => {}
-            () = &mut patience => is_over = true,
-            () = state.stop.cancelled() => is_over = true,
-        }
-    }
-}
-
-/// Returns once the run has come to another state.
-async fn change_of(live: &mut RunSubscription) {
-    while !matches!(
-        live.next().await,
-        WatchedEvent::Missed(_)
-            | WatchedEvent::Event(StreamEvent::StateChange { .. } | StreamEvent::ExecutionEnd { .. })
-    ) {}
 }
 
 async fn answer_of(state: &HttpState, scope: &Scope, conversation_id: Uuid, run: Run) -> Result<ChatAnswer, ApiError> {

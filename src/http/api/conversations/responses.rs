@@ -14,9 +14,10 @@ use crate::base::token::Permission;
 use crate::domain::conversation::RequestEcho;
 use crate::http::HttpState;
 use crate::http::api::conversations::chat::{
-    AddressedMessage, MessageOutcome, check_message, in_conversation, receive, wait_until_settled,
+    AddressedMessage, MessageOutcome, check_message, in_conversation, receive,
 };
 use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, ResponseObject};
+use crate::http::api::runs::settling::wait_until_settled;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Json, JsonBody, Query};
 use crate::http::schema::{self, ChosenConversation, ConversationChoice, InputContent};

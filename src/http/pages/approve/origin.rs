@@ -29,12 +29,12 @@ pub fn is_form(headers: &HeaderMap) -> bool {
 }
 
 /// Whether it is the origin of this address.
-fn is_of(origin: &str, address: &str) -> bool {
+pub fn is_of(origin: &str, address: &str) -> bool {
     Url::parse(address).is_ok_and(|address| address.origin().ascii_serialization() == origin.to_ascii_lowercase())
 }
 
 /// Whether it is this host's, over either scheme.
-fn is_at(origin: &str, host: &str) -> bool {
+pub fn is_at(origin: &str, host: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| is_of(origin, &format!("{scheme}{host}")))
 }
 

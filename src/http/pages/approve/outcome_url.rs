@@ -12,8 +12,11 @@ const PURPOSE: &str = "approval-outcome";
 /// Permission to look at the outcome of a question, with its reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
+    /// The questions that are shown.
     pub batch_id: Uuid,
+    /// The reader.
     pub recipient: String,
+    /// From then on it shows nothing.
     pub expires_at: DateTime<Utc>,
 }
 

@@ -12,6 +12,10 @@ use crate::ports::tool::{Definition, TaskQuery, ToolError};
 
 /// Tasks that `list_tasks` shows when it is not told how many.
 const LISTED: u32 = 20;
+/// The arguments that say when a task fires.
+const WHEN: [&str; 5] = ["cron", "interval", "at", "timezone", "trigger"];
+/// The fields of a schedule that say when: another instant takes the place of all of them.
+const INSTANTS: [&str; 4] = ["cron", "interval", "at", "rrule"];
 
 /// When a task fires: one of the four.
 #[derive(Default, Deserialize)]
@@ -67,8 +71,8 @@ pub(super) struct NamedTask {
     id: Uuid,
 }
 
-/// The fields that a task has for models, without those of `more`.
-fn task_fields(more: &[(&str, Value)]) -> Value {
+/// The fields that a task has for models, and those of `more`, which may take the place of one.
+pub fn task_fields(more: &[(&str, Value)]) -> Value {
     let mut properties = json!({
         "name": { "type": "string", "minLength": 1, "maxLength": 200 },
         "instruction": {
@@ -128,13 +132,12 @@ impl TriggerArguments {
     }
 
     /// The trigger in the form of the API. Whether it makes sense is judged where all tasks are judged.
-    fn into_trigger(self, zone: Option<&str>) -> Result<Value, ToolError> {
+    fn into_trigger(self, zone: Option<&str>) -> Result<Value, &'static str> {
         let TriggerArguments { cron, interval, at, timezone, trigger } = self;
         let schedule = [("cron", cron), ("interval", interval), ("at", at)];
         if let Some(trigger) = trigger {
             if timezone.is_some() || schedule.iter().any(|(_, given)| given.is_some()) {
-                let message = "give either `trigger`, or `cron`, `interval` or `at` with their `timezone`";
-                return Err(ToolError::arguments(message));
+                return Err("give either `trigger`, or `cron`, `interval` or `at` with their `timezone`");
             }
             return Ok(trigger);
         }
@@ -145,9 +148,42 @@ impl TriggerArguments {
     }
 }
 
+/// The trigger that arguments say, taken out of them, in the form of the API. `None`: they say none.
+///
+/// # Errors
+/// They say it in two ways, or one of them is of another type; the sentence names it.
+pub fn trigger_of(arguments: &mut Map<String, Value>) -> Result<Option<Value>, String> {
+    let said = WHEN.into_iter().filter_map(|name| Some((name.to_owned(), arguments.remove(name)?)));
+    let said = Value::Object(said.collect());
+    let read = serde_path_to_error::deserialize::<_, TriggerArguments>(said);
+    let when = read.map_err(|error| format!("`{}`: {}", error.path(), error.inner()))?;
+    match when.is_empty() {
+        true => Ok(None),
+        false => Ok(Some(when.into_trigger(None)?)),
+    }
+}
+
+/// A changed trigger as a whole, as an edit of a task has to send it: of a schedule the rest stays.
+pub fn whole_trigger(before: Value, changed: Value) -> Value {
+    match (before, changed) {
+        (Value::Object(mut whole), Value::Object(mut new)) if is_schedule(&whole) && is_schedule(&new) => {
+            if INSTANTS.iter().any(|field| new.contains_key(*field)) {
+                INSTANTS.iter().for_each(|field| drop(whole.remove(*field)));
+            }
+            whole.append(&mut new);
+            whole.into()
+        }
+        (_, changed) => changed,
+    }
+}
+
+fn is_schedule(trigger: &Map<String, Value>) -> bool {
+    trigger.get("type").is_some_and(|kind| kind == "schedule")
+}
+
 /// The JSON form of the API. The agent that it wakes has no more tools than the one that makes it.
 fn draft(new: CreateArguments, recipient_zone: &str, limits: &ToolLimits) -> Result<Value, ToolError> {
-    let trigger = new.when.into_trigger(Some(recipient_zone))?;
+    let trigger = new.when.into_trigger(Some(recipient_zone)).map_err(ToolError::arguments)?;
     let mut draft = json!({ "name": new.name, "trigger": trigger, "action": { "instruction": new.instruction } });
     if !limits.is_empty() {
         draft["action"]["config"] = json!({ "tools": limits.allow, "deny_tools": limits.deny });
@@ -190,7 +226,7 @@ pub(super) fn update_task() -> BuiltinTool<UpdateArguments> {
 /// The fields that change, in the form of the API.
 fn changes(update: UpdateArguments) -> Result<(Uuid, Value), ToolError> {
     let UpdateArguments { id, name, instruction, when, max_runs, channel } = update;
-    let trigger = (!when.is_empty()).then(|| when.into_trigger(None)).transpose()?;
+    let trigger = (!when.is_empty()).then(|| when.into_trigger(None)).transpose().map_err(ToolError::arguments)?;
     let fields = [
         ("name", name.map(Value::from)),
         ("instruction", instruction.map(Value::from)),
@@ -360,6 +396,35 @@ mod tests {
         assert_eq!(changes(read(all).unwrap()).unwrap(), (id, fields));
         let zone = changes(read(json!({ "id": id, "timezone": "UTC" })).unwrap()).unwrap();
         assert_eq!(zone.1, json!({ "trigger": { "type": "schedule", "timezone": "UTC" } }));
+    }
+
+    #[test]
+    fn trigger_is_taken_out_of_the_arguments_that_say_it() {
+        let of = |said: Value| {
+            let Value::Object(mut arguments) = said else { unreachable!() };
+            let trigger = trigger_of(&mut arguments)?;
+            Ok::<_, String>((trigger, arguments.len()))
+        };
+        let daily = json!({ "type": "schedule", "cron": "0 9 * * *", "timezone": "UTC" });
+        let said = json!({ "name": "Mail", "cron": "0 9 * * *", "timezone": "UTC", "at": null });
+        assert_eq!(of(said), Ok((Some(daily.clone()), 1)));
+        assert_eq!(of(json!({ "trigger": daily })), Ok((Some(daily.clone()), 0)));
+        assert_eq!(of(json!({ "name": "Mail", "cron": null })), Ok((None, 1)));
+        assert!(of(json!({ "trigger": daily, "at": "2027-01-01" })).unwrap_err().contains("either `trigger`"));
+        assert!(of(json!({ "cron": 8 })).unwrap_err().starts_with("`cron`: invalid type"));
+    }
+
+    #[test]
+    fn changed_schedule_keeps_the_rest_of_it() {
+        let before = json!({ "type": "schedule", "rrule": "FREQ=DAILY", "timezone": "UTC", "jitter": "5m" });
+        let cron = json!({ "type": "schedule", "cron": "0 9 * * *" });
+        let whole = json!({ "type": "schedule", "cron": "0 9 * * *", "timezone": "UTC", "jitter": "5m" });
+        assert_eq!(whole_trigger(before.clone(), cron), whole);
+        let zone = whole_trigger(before.clone(), json!({ "type": "schedule", "timezone": "Asia/Shanghai" }));
+        assert_eq!((&zone["rrule"], &zone["timezone"]), (&json!("FREQ=DAILY"), &json!("Asia/Shanghai")));
+        let event = json!({ "type": "event", "event_type": "mail" });
+        assert_eq!(whole_trigger(before, event.clone()), event);
+        assert_eq!(whole_trigger(event, json!({ "type": "schedule" })), json!({ "type": "schedule" }));
     }
 
     #[test]
