@@ -18,6 +18,8 @@ const PLACES = 3;
 const LOOK_MS = 100;
 // for a server to be connected, and for a run to end, on a loaded machine
 const PATIENCE_MS = 20_000;
+// for the tools of a connected server, which may have none
+const LISTED_MS = 5_000;
 // for a scenario from its place in the queue on
 const LIFE_MS = 240_000;
 // how often an account is connected, the first time included
@@ -230,7 +232,8 @@ async function use(service) {
     say('the server is not connected', JSON.stringify(await service.ask('GET', '/readyz')));
     return false;
   }
-  const tools = await service.tools();
+  let tools = new Map();
+  await until(async () => (tools = await service.tools()).size > 0, LISTED_MS);
   const begun = await Promise.allSettled(calls(tools).map((call) => service.begin(withoutNulls(call))));
   begun.filter(({ reason }) => reason).forEach(({ reason }) => say(String(reason)));
   const ids = begun.filter(({ value }) => value).map(({ value }) => value);
