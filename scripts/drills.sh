@@ -4,8 +4,9 @@
 #   scripts/drills.sh faults [CYCLES]   every fault, with 1000 cycles of kill -9 on each database, or CYCLES: half an hour.
 #                                       It is scripts/chaos.sh --long. Short case, 25 cycles: faults::killed
 #   scripts/drills.sh turns [ROUNDS]    kill -9 at each place of an agent's turn, around calls that people have a say in or have
-#                                       granted, and around summaries, 10 rounds or ROUNDS on each database: an hour.
-#                                       Short case, one round: faults::turns, approved, granted and summarised
+#                                       granted, around questions of MCP servers, and around summaries, 10 rounds or ROUNDS on
+#                                       each database: an hour.
+#                                       Short case, one round: faults::turns, approved, granted, asked and summarised
 #   scripts/drills.sh budgets [RUNS]    2000 runs, or RUNS, on two instances that share one budget of a day: a minute.
 #                                       Short case, 100 runs: engine::budgets::runs_on_two_instances
 #   scripts/drills.sh events [EVENTS]   a million events, or EVENTS, through three instances that are killed: half an hour.
@@ -30,7 +31,7 @@ drill=${1:-}
 case "$drill" in
     faults | turns | budgets | events | deliveries | mcp) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
     guide | all) [ $# = 1 ] || refuse "$drill takes nothing more" ;;
-    -h | --help) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,24s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) refuse "say faults, turns, budgets, events, deliveries, mcp, guide or all; see scripts/drills.sh --help" ;;
 esac
 number=${2:-}
@@ -58,6 +59,7 @@ turns() {
     for test in turns::on_{sqlite,postgres}_a_turn_that_is_killed_at_any_write_repeats_and_loses_no_call \
         approved::on_{sqlite,postgres}_an_approved_call_is_made_once_wherever_the_service_is_killed \
         granted::on_{sqlite,postgres}_a_granted_call_uses_its_grant_once_wherever_the_service_is_killed \
+        asked::on_{sqlite,postgres}_a_server_gets_an_answer_at_most_once_wherever_the_service_is_killed \
         summarised::on_{sqlite,postgres}_a_run_with_a_summary_ends_right_wherever_the_service_is_killed; do
         REVEILLE_DRILL_TURNS=${1:-10} run_test "faults::$test" || return
     done

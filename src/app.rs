@@ -225,6 +225,7 @@ pub async fn build(
         approvals: config.approvals.clone(),
         metrics: metrics.clone(),
         has_mcp_servers,
+        agents: config.agents.clone(),
         settings: config.engine.clone(),
         models: extraction_models,
         memory: config.memory.clone(),

@@ -112,7 +112,7 @@ enum Command {
     Event(Box<remote::event::Command>),
     /// List, show, replay and drop events that could not be handled
     #[command(subcommand)]
-    DeadLetter(remote::dead_letter::Command),
+    DeadLetter(remote::delivery::dead_letter::Command),
     /// List deliveries, and send one again
     #[command(subcommand)]
     Delivery(remote::delivery::Command),
@@ -227,7 +227,7 @@ fn dispatch<'a>(
         Command::Override(command) => Box::pin(remote::approval::overrides::run(*command, environment, screen)),
         Command::Audit(command) => Box::pin(remote::audit::run(command, environment, screen)),
         Command::Event(command) => Box::pin(remote::event::run(*command, environment, screen)),
-        Command::DeadLetter(command) => Box::pin(remote::dead_letter::run(command, environment, screen)),
+        Command::DeadLetter(command) => Box::pin(remote::delivery::dead_letter::run(command, environment, screen)),
         Command::Delivery(command) => Box::pin(remote::delivery::run(command, environment, screen)),
         Command::Recipient(command) => Box::pin(remote::recipient::run(command, environment, screen)),
         Command::Notify(command) => Box::pin(remote::notify::run(command, environment, screen)),

@@ -13,6 +13,7 @@ pub mod hooks;
 pub mod in_process;
 pub mod mcp;
 pub mod openapi;
+mod operations;
 pub mod pages;
 mod reference;
 pub mod request;
@@ -28,7 +29,6 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -264,7 +264,7 @@ pub(in crate::http) fn api_router(state: HttpState) -> Router {
 }
 
 fn assembled(state: HttpState, more: Router<HttpState>) -> Router {
-    let (routes, document) = operations().split_for_parts();
+    let (routes, document) = operations::all().split_for_parts();
     let (pages, _) = pages().split_for_parts();
     routes
         .merge(pages)
@@ -279,7 +279,7 @@ fn assembled(state: HttpState, more: Router<HttpState>) -> Router {
 
 /// The OpenAPI document that `/openapi.json` answers.
 pub fn document() -> Value {
-    openapi::complete(operations().split_for_parts().1)
+    openapi::complete(operations::all().split_for_parts().1)
 }
 
 /// The operations that answer pages for people. They are no part of the API, and [`document`] does not have them.
@@ -294,112 +294,4 @@ fn pages() -> OpenApiRouter<HttpState> {
         .routes(routes!(pages::approve::show_outcome))
         .routes(routes!(pages::oauth::show_connection, pages::oauth::make_connection))
         .routes(routes!(pages::messages::show_message))
-}
-
-/// Every operation of the API: the table of contents.
-fn operations() -> OpenApiRouter<HttpState> {
-    OpenApiRouter::with_openapi(openapi::ApiDocument::openapi())
-        .routes(routes!(api::tasks::create_task, api::tasks::list_tasks))
-        .routes(routes!(api::tasks::import::import_tasks))
-        .routes(routes!(api::tasks::get_task, api::tasks::update_task, api::tasks::delete_task))
-        .routes(routes!(api::tasks::pause_task))
-        .routes(routes!(api::tasks::resume_task))
-        .routes(routes!(api::tasks::run_task))
-        .routes(routes!(api::tasks::backfill_task))
-        .routes(routes!(api::tasks::disable_task))
-        .routes(routes!(api::tasks::enable_task))
-        .routes(routes!(api::schedules::preview_schedule))
-        .routes(routes!(api::conditions::test_condition))
-        .routes(routes!(api::conversations::chat::send_message))
-        .routes(routes!(api::conversations::responses::create_response))
-        .routes(routes!(api::conversations::responses::get_response))
-        .routes(routes!(api::conversations::list_conversations))
-        .routes(routes!(api::conversations::get_conversation, api::conversations::delete_conversation))
-        .routes(routes!(api::conversations::list_messages))
-        .routes(routes!(api::facts::add_fact, api::facts::list_facts))
-        .routes(routes!(api::facts::get_fact, api::facts::correct_fact, api::facts::delete_fact))
-        .routes(routes!(api::facts::delete_facts))
-        .routes(routes!(api::runs::list_runs))
-        .routes(routes!(api::runs::get_run))
-        .routes(routes!(api::runs::get_transcript))
-        .routes(routes!(streaming::run::stream_run))
-        .routes(routes!(api::runs::cancel_run))
-        .routes(routes!(api::runs::retry_run))
-        .routes(routes!(api::runs::input::answer_run))
-        .routes(routes!(api::registry::skills::list_skills))
-        .routes(routes!(hooks::completion::complete_run))
-        .routes(routes!(api::explain::explain_run))
-        .routes(routes!(api::explain::task::explain_task))
-        .routes(routes!(api::explain::event::explain_event))
-        .routes(routes!(api::approvals::list_approvals))
-        .routes(routes!(api::approvals::get_approval))
-        .routes(routes!(api::approvals::decide_approval))
-        .routes(routes!(pages::oauth::connect_credential))
-        .routes(routes!(pages::oauth::client::show_client_document))
-        .routes(routes!(
-            api::approvals::overrides::set_approval_override,
-            api::approvals::overrides::list_approval_overrides
-        ))
-        .routes(routes!(api::approvals::overrides::remove_approval_override))
-        .routes(routes!(api::approvals::grants::list_grants))
-        .routes(routes!(api::approvals::grants::revoke_grant))
-        .routes(routes!(api::audit::list_audit_entries))
-        .routes(routes!(api::pipelines::dry_run_pipeline))
-        .routes(routes!(api::deliveries::list_deliveries))
-        .routes(routes!(api::deliveries::get_delivery))
-        .routes(routes!(api::deliveries::retry_delivery))
-        .routes(routes!(hooks::receipts::receive_receipt))
-        .routes(routes!(api::events::publish_events, api::events::list_events))
-        .routes(routes!(api::events::stream_events))
-        .routes(routes!(hooks::receive_hook))
-        .routes(routes!(api::dead_letters::list_dead_letters))
-        .routes(routes!(api::dead_letters::get_dead_letter, api::dead_letters::drop_dead_letter))
-        .routes(routes!(api::dead_letters::replay_dead_letter))
-        .routes(routes!(api::dead_letters::replay_dead_letters))
-        .routes(routes!(api::dead_letters::drop_dead_letters))
-        .routes(routes!(api::recipients::list_recipients))
-        .routes(routes!(
-            api::recipients::get_recipient,
-            api::recipients::put_recipient,
-            api::recipients::delete_recipient
-        ))
-        .routes(routes!(api::recipients::test_recipient))
-        .routes(routes!(api::credentials::list_credentials))
-        .routes(routes!(
-            api::credentials::get_credential,
-            api::credentials::put_credential,
-            api::credentials::delete_credential
-        ))
-        .routes(routes!(api::credentials::list_credential_uses))
-        .routes(routes!(api::credentials::rotate_key))
-        .routes(routes!(api::push::get_push_key))
-        .routes(routes!(streaming::live::open_stream))
-        .routes(routes!(streaming::live::socket::open_socket))
-        .routes(routes!(api::recipients::verify::verify_recipient))
-        .routes(routes!(api::tokens::create_token, api::tokens::list_tokens))
-        .routes(routes!(api::tokens::revoke_token))
-        .routes(routes!(server::stats::get_stats))
-        .routes(routes!(server::stats::usage::get_usage))
-        .routes(routes!(api::halts::stop_work))
-        .routes(routes!(api::halts::start_work))
-        .routes(routes!(api::halts::get_tenant))
-        .routes(routes!(api::halts::disable_tenant))
-        .routes(routes!(api::halts::enable_tenant))
-        .routes(routes!(api::quotas::budgets::get_budgets))
-        .routes(routes!(api::quotas::budgets::put_budgets, api::quotas::budgets::reset_budgets))
-        .routes(routes!(api::quotas::budgets::put_task_budget, api::quotas::budgets::reset_task_budget))
-        .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
-        .routes(routes!(api::registry::list_tools))
-        .routes(routes!(api::registry::get_tool))
-        .routes(routes!(api::registry::pins::accept_tool))
-        .routes(routes!(api::registry::trials::call_tool))
-        .routes(routes!(api::registry::list_agents))
-        .routes(routes!(api::runs::suspended::list_suspended))
-        .routes(routes!(api::runs::suspended::pause_suspended))
-        .routes(routes!(api::runs::suspended::resume_suspended))
-        .routes(routes!(api::runs::suspended::cancel_suspended))
-        .routes(routes!(api::registry::list_executors))
-        .routes(routes!(server::health::get_health))
-        .routes(routes!(server::health::get_readiness))
-        .routes(routes!(server::health::get_metrics))
 }

@@ -140,6 +140,25 @@ impl AgentDefinition {
         ToolLimits { allow, deny: self.deny_tools.clone() }
     }
 
+    /// The names of the agents that have this tool, because they name it, or an agent that has it. Only those that may
+    /// be called as tools count.
+    pub fn holders<'a>(agents: &'a [AgentDefinition], tool: &str) -> Vec<&'a str> {
+        let mut holders: Vec<&str> = Vec::new();
+        loop {
+            let has = |agent: &&AgentDefinition| {
+                let mut named = agent.tools.iter().flatten().filter(|name| !agent.deny_tools.contains(name));
+                named.any(|name| name == tool || holders.contains(&name.as_str()))
+            };
+            let is_other = |agent: &&AgentDefinition| !holders.contains(&agent.name.as_str());
+            let more = agents.iter().filter(|agent| agent.expose_as_tool).filter(is_other).filter(has);
+            let more: Vec<&str> = more.map(|agent| agent.name.as_str()).collect();
+            if more.is_empty() {
+                return holders;
+            }
+            holders.extend(more);
+        }
+    }
+
     /// The agent as its calls are judged. Rules that [`AgentDefinition::check`] found fault with ask a person.
     pub fn calling(&self) -> CallingAgent {
         let written = (!self.approvals.is_empty()).then_some(&self.approvals);
@@ -247,5 +266,23 @@ mod tests {
         let policy = Policy::new(&approval::Settings::default()).unwrap();
         assert_eq!(policy.decide(&act, &[]).gate, ApprovalLevel::Auto);
         assert_eq!(policy.decide(&act, &[(RuleBy::Agent, &*own)]).gate, ApprovalLevel::Confirm);
+    }
+
+    #[test]
+    fn holders_of_a_tool_name_it_or_an_agent_that_has_it() {
+        let with = |name: &str, tools: &[&str]| AgentDefinition {
+            tools: Some(tools.iter().map(|tool| (*tool).to_owned()).collect()),
+            ..agent(name)
+        };
+        let agents = [
+            with("Head", &["Clerk"]),
+            with("Clerk", &["a.read", "Head"]),
+            with("Other", &["a.write"]),
+            agent("All"),
+            AgentDefinition { deny_tools: vec!["a.read".into()], ..with("Denied", &["a.read"]) },
+            AgentDefinition { expose_as_tool: false, ..with("Inner", &["a.read"]) },
+        ];
+        assert_eq!(AgentDefinition::holders(&agents, "a.read"), ["Clerk", "Head"]);
+        assert!(AgentDefinition::holders(&agents, "a.none").is_empty());
     }
 }

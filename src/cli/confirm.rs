@@ -42,6 +42,19 @@ impl YesArgs {
         }
         self.confirm(question, screen)
     }
+
+    /// For what a person has to have looked at before, where it is not shown now: nobody is asked.
+    ///
+    /// # Errors
+    /// There is no `--yes`; `why` says what was not shown.
+    pub fn must_be_given(self, why: &str) -> anyhow::Result<()> {
+        match self.yes {
+            true => Ok(()),
+            false => {
+                Err(CliFailure::new(format!("nothing was done: {why}")).hint("give --yes, or leave out --json").into())
+            }
+        }
+    }
 }
 
 /// Whether a person reads along and can answer.

@@ -6,7 +6,6 @@ pub(super) mod audit;
 pub(super) mod condition;
 pub(super) mod conversation;
 pub(super) mod credential;
-pub(super) mod dead_letter;
 pub(super) mod delivery;
 pub(super) mod event;
 pub(super) mod login;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::agent::MemorySettings;
+use crate::agent::configured::AgentDefinition;
 use crate::base::compute::Compute;
 use crate::base::id::new_id;
 use crate::base::metrics::Metrics;
@@ -91,6 +92,8 @@ pub struct EngineParts {
     pub metrics: Metrics,
     /// Whether any MCP server is configured.
     pub has_mcp_servers: bool,
+    /// Agents that are configured.
+    pub agents: Vec<AgentDefinition>,
     /// Settings of `[engine]`.
     pub settings: Settings,
     /// Models, for the extraction of facts.
@@ -172,7 +175,7 @@ impl Engine {
             approval_reminder: Arc::new(ApprovalReminder::new(store.clone(), parts.approvals.clone())),
             sealer: Arc::new(Sealer::new(store.clone(), parts.vault.clone())),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
-            tool_announcer: parts.has_mcp_servers.then(|| Arc::new(ToolAnnouncer::new(store.clone()))),
+            tool_announcer: tool_announcer(&parts).map(Arc::new),
             file_cleaner: Arc::new(FileCleaner::new(store.clone(), parts.data_files.clone())),
             notifier: Arc::new(notifier(&parts, &runs)),
             forwarder: Arc::new(Forwarder::new(Arc::clone(bus), store.clock().clone())),
@@ -186,6 +189,12 @@ impl Engine {
             metrics: parts.metrics,
         }
     }
+}
+
+/// The announcer of tools that wait; `None`: no server lists any.
+fn tool_announcer(parts: &EngineParts) -> Option<ToolAnnouncer> {
+    let announcer = || ToolAnnouncer::new(parts.store.clone()).with_agents(parts.agents.clone());
+    parts.has_mcp_servers.then(announcer)
 }
 
 /// The keeper of zone rules; it plans by those of this process.

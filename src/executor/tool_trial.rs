@@ -206,6 +206,7 @@ impl ToolTrials {
         if tool.output_level().is_some() {
             OutputLevel::take_from(&mut arguments);
         }
+        let request = request_of(&context, tool, &arguments).await;
         let begun = context.clock.elapsed();
         let called = self.within_limit(&context, tool, arguments).await;
         let duration_ms = context.clock.elapsed().saturating_sub(begun).as_millis() as i64;
@@ -221,6 +222,7 @@ impl ToolTrials {
             tool: definition.name.clone(),
             version: definition.version.clone(),
             arguments: context.used_secrets.clean_output(ToolOutput::json(asked.arguments)).await.data,
+            request: shown_request(&context, request).await,
             result,
             truncated,
             error,
@@ -327,6 +329,21 @@ fn given_up(tool: &Definition, (kind, code): (ToolFailure, &str), why: String) -
         }
         false => ToolError::for_model(kind, code, why),
     }
+}
+
+/// The request that a call sends, or the server that it goes to; `None`: its arguments say all.
+async fn request_of(context: &ToolContext, tool: &RegisteredTool, arguments: &Value) -> Option<Value> {
+    match (tool.tool.source(), tool.definition().name.split_once('.')) {
+        (ToolSource::Mcp, Some((server, name))) => Some(json!({ "server": server, "tool": name })),
+        _ => tool.tool.shown_request(context, arguments).await,
+    }
+}
+
+/// The request of a call as it is shown, without the secrets that the call has used; of a long one the beginning.
+async fn shown_request(context: &ToolContext, request: Option<Value>) -> Option<Value> {
+    let request = context.used_secrets.clean_output(ToolOutput::json(request?)).await.data;
+    let (tenant, steps) = (context.tenant.as_str(), steps_to_write(&request));
+    Some(context.compute.run_if_costly(tenant, steps, move || beginning(request)).await.ok()?.0)
 }
 
 /// A result as it is shown, and whether it is only the beginning; read on a computing thread where it is long.

@@ -261,6 +261,12 @@ pub trait Tool: Send + Sync {
         Box::pin(std::future::ready(Some(String::new())))
     }
 
+    /// The request that a call with these arguments sends, for the person who tries the tool: without values of headers
+    /// and without the credential's secret. `None`: the arguments say all.
+    fn shown_request<'a>(&'a self, _context: &'a ToolContext, _arguments: &'a Value) -> BoxFuture<'a, Option<Value>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Whether results are parts of a data file, and so are never put into one.
     fn reads_data_files(&self) -> bool {
         false

@@ -14,6 +14,6 @@ mod overrides;
 mod page;
 mod record;
 mod safety;
-mod server_answers;
-mod servers;
+pub mod server_answers;
+pub mod servers;
 mod undo_window;

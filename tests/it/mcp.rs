@@ -2,12 +2,14 @@
 //! and of one that keeps to nothing; and what the conformance suite of the protocol says.
 
 mod agents;
+mod announced;
 mod authority;
 mod changes;
 mod check;
 mod conformance;
 mod conformance_server;
 mod elicitation;
+mod harm;
 mod harness;
 mod http;
 mod inbox;

@@ -1,6 +1,7 @@
 //! The service as MCP clients have it: the protocol over the router, the tools of each scope, durable runs, skills; and the
 //! real binary under clients of official SDKs, over HTTP and over standard input and output.
 
+mod conditions;
 mod durable;
 mod harness;
 mod protocol;

@@ -1,6 +1,6 @@
 // An MCP server of the official SDK for the tests of tools: of the current revision, over stdio or HTTP.
 //
-// Started with one JSON argument: { plan, journal, http }. Over HTTP it prints {"port": …} once it listens. `plan` is a
+// Started with one JSON argument: { plan, journal, http, port }. Over HTTP it prints {"port": …} once it listens. `plan` is a
 // file that says what it serves, and is obeyed whenever it changes: { echo: a description, hide: [names], more: { name:
 // description }, tokens: [those that a request may carry], challenge: what other requests are told, documents: { path:
 // JSON that anybody may read }, forbid: what each call of a tool is told }. `journal` is a file to which it adds a line
@@ -242,7 +242,7 @@ function overHttp() {
       }
     });
   });
-  server.listen(0, '127.0.0.1', () => console.log(JSON.stringify({ port: server.address().port })));
+  server.listen(options.port ?? 0, '127.0.0.1', () => console.log(JSON.stringify({ port: server.address().port })));
 }
 
 note({ started: process.pid });

@@ -12,7 +12,7 @@ use crate::agent::calls::notice::{answered_notice, declined_notice, done_notice}
 use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::{Attempt, ToolRunner};
 use crate::agent::checkpoint::run_error;
-use crate::agent::consent::server_question::Resumption;
+use crate::agent::consent::server_question::CallResumption;
 use crate::domain::approval::server_question::ROUNDS;
 use crate::domain::approval::{Approval, CallContinuation, ServerAnswer};
 use crate::domain::run::{ResultNotice, RunError};
@@ -58,16 +58,16 @@ impl ToolRunner<'_> {
         question: Option<&'a Approval>,
     ) -> ControlFlow<Attempt, Option<Continued<'a>>> {
         match (self.consent.resumption(tool, question), question) {
-            (Resumption::Open(open), _) => ControlFlow::Break(Attempt::Open(PendingCall::Put(open))),
-            (Resumption::Refused(error), _) => {
+            (CallResumption::Open(open), _) => ControlFlow::Break(Attempt::Open(PendingCall::Put(open))),
+            (CallResumption::Refused(error), _) => {
                 let begun = approval.filter(|approval| approval.execution_started_at.is_some());
                 let approved = begun.map(|approval| approval.id).into_iter().collect();
                 ControlFlow::Break(Attempt::undone(error, approved, Vec::new()))
             }
-            (Resumption::Answered(continuation), Some(asked)) => {
+            (CallResumption::Answered(continuation), Some(asked)) => {
                 ControlFlow::Continue(Some(Continued { asked, continuation: Arc::from(continuation) }))
             }
-            (Resumption::Answered(_) | Resumption::None, _) => ControlFlow::Continue(None),
+            (CallResumption::Answered(_) | CallResumption::None, _) => ControlFlow::Continue(None),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{NeededInput, ToolError, ToolFailure};
 
 /// How a call stands in whose middle its server may have asked.
-pub enum Resumption {
+pub enum CallResumption {
     /// Nobody was asked by a server.
     None,
     /// The person has not answered.
@@ -28,20 +28,20 @@ pub enum Resumption {
 
 impl Consent<'_> {
     /// Where a call stands whose server has asked this. The answer is for the tool that the person was shown.
-    pub fn resumption(&self, tool: &RegisteredTool, question: Option<&Approval>) -> Resumption {
-        let Some(asked) = question else { return Resumption::None };
+    pub fn resumption(&self, tool: &RegisteredTool, question: Option<&Approval>) -> CallResumption {
+        let Some(asked) = question else { return CallResumption::None };
         match self.standing(asked) {
-            QuestionStanding::Open(question) => return Resumption::Open(question),
-            QuestionStanding::Refused(observed) => return Resumption::Refused(observed),
+            QuestionStanding::Open(question) => return CallResumption::Open(question),
+            QuestionStanding::Refused(observed) => return CallResumption::Refused(observed),
             QuestionStanding::Allowed => {}
         }
         let is_same = asked.proposal.definition == definition_hash(tool.definition());
         match (asked.proposal.server.clone(), asked.server_answer()) {
             (Some(question), Some(answer)) if is_same => {
-                Resumption::Answered(Box::new(CallContinuation { question, answer }))
+                CallResumption::Answered(Box::new(CallContinuation { question, answer }))
             }
-            _ if asked.execution_started_at.is_some() => Resumption::Refused(unknown_outcome_error()),
-            _ => Resumption::Refused(changed_error(&tool.definition().name)),
+            _ if asked.execution_started_at.is_some() => CallResumption::Refused(unknown_outcome_error()),
+            _ => CallResumption::Refused(changed_error(&tool.definition().name)),
         }
     }
 

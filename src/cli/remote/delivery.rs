@@ -1,5 +1,7 @@
 //! `reveille delivery`: what was sent to whom, through which channel, and what came of it.
 
+pub mod dead_letter;
+
 use serde_json::{Value, json};
 
 use crate::cli::client::given_filters;

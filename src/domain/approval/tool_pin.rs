@@ -203,7 +203,7 @@ impl PinRoom {
         let is_forgettable = |head: &&PinHead| head.accepted_hash.is_none() && !listed.contains(head.tool.as_str());
         let mut forgettable: Vec<&PinHead> = kept.iter().filter(is_forgettable).collect();
         // none comes before each instant, so it is last
-        forgettable.sort_by(|one, other| other.waiting_seen_at.cmp(&one.waiting_seen_at));
+        forgettable.sort_by_key(|head| std::cmp::Reverse(head.waiting_seen_at));
         let forgettable = forgettable.into_iter().map(|head| head.tool.clone()).collect();
         PinRoom { free: PINS.saturating_sub(kept.len()), forgettable }
     }

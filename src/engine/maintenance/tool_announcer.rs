@@ -1,6 +1,6 @@
 //! The tool announcer: tells the owners of tasks of a tool that their MCP server lists with a definition which nobody
 //! has accepted. One message for each tenant and change, whichever instance tells it and however many tasks name the
-//! tool.
+//! tool, or a configured agent that names it.
 //!
 //! How far a change was told is kept by this process alone. Another one begins at the first tenant, and the keys of the
 //! messages let none be made twice.
@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::agent::configured::AgentDefinition;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, dedupe, notices};
 use crate::domain::task::Output;
 use crate::engine::service::{NextTick, ServiceLoop, TickError};
@@ -22,31 +23,57 @@ const TENANTS: usize = 100;
 /// Tells owners of tools that wait to be accepted.
 pub struct ToolAnnouncer {
     store: Store,
-    /// The last tenant that was told of a change, by the key of its messages.
-    told: Mutex<HashMap<String, String>>,
+    /// Agents by which tasks use tools that they don't name.
+    agents: Vec<AgentDefinition>,
+    /// How far each change was told, by the key of its messages.
+    told: Mutex<HashMap<String, ToldSoFar>>,
 }
+
+/// The place of the name whose tasks are looked for, and the last tenant of these that was told.
+type ToldSoFar = (usize, Option<String>);
 
 impl ToolAnnouncer {
     /// The service over this store.
     pub fn new(store: Store) -> ToolAnnouncer {
-        ToolAnnouncer { store, told: Mutex::default() }
+        ToolAnnouncer { store, agents: Vec::new(), told: Mutex::default() }
+    }
+
+    /// With the agents that are configured.
+    pub fn with_agents(self, agents: Vec<AgentDefinition>) -> ToolAnnouncer {
+        ToolAnnouncer { agents, ..self }
     }
 
     /// Tells at most `room` tenants of a change, those behind the last that was told; answers how many, and whether all
-    /// were.
+    /// were. A tenant that has a task for the tool and one for an agent has one message, by its key.
     async fn announce(&self, change: &UntoldTool, room: usize) -> Result<(usize, bool), StoreError> {
         let tool = format!("{}.{}", change.server, change.tool);
         let key = dedupe::tool_changed(&tool, &change.hash);
+        let names = [vec![tool.as_str()], AgentDefinition::holders(&self.agents, &tool)].concat();
         for told in 0..room {
-            let after = self.told.lock().expect("told lock").get(&key).cloned();
-            let Some(owner) = self.store.next_owner_of_tool(&tool, after.as_deref()).await? else {
+            let so_far = self.told.lock().expect("told lock").get(&key).cloned().unwrap_or_default();
+            let Some((owner, place)) = self.next_owner(&names, so_far).await? else {
                 self.store.mark_tool_told(&change.server, &change.tool, &change.hash).await?;
                 return Ok((told, true));
             };
             self.tell(&owner, &tool, (change.is_new, &key)).await?;
-            self.told.lock().expect("told lock").insert(key.clone(), owner.tenant);
+            self.told.lock().expect("told lock").insert(key.clone(), (place, Some(owner.tenant)));
         }
         Ok((room, false))
+    }
+
+    /// The next owner of a task that has one of these names among its tools, with the place of the name.
+    async fn next_owner(
+        &self,
+        names: &[&str],
+        (mut place, mut after): ToldSoFar,
+    ) -> Result<Option<(ToolOwner, usize)>, StoreError> {
+        while let Some(name) = names.get(place) {
+            if let Some(owner) = self.store.next_owner_of_tool(name, after.as_deref()).await? {
+                return Ok(Some((owner, place)));
+            }
+            (place, after) = (place + 1, None);
+        }
+        Ok(None)
     }
 
     /// Posts the message to one owner, where there is a way to.

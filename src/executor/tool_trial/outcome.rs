@@ -40,6 +40,11 @@ pub struct TrialOutcome {
     pub version: String,
     /// Arguments of the call.
     pub arguments: Value,
+    /// Its request. Of a declared tool: `method`, `address`, the names of its `headers` without that of the credential,
+    /// `body` as text, and `credential`, by its name. Of a tool of an MCP server: `server` and `tool`. Of a long one the
+    /// beginning, as text; `null`: the arguments say all.
+    #[schema(required)]
+    pub request: Option<Value>,
     /// Its result; `null`: it has failed.
     #[schema(required)]
     pub result: Option<Value>,

@@ -47,6 +47,16 @@ impl ToolResult {
         ToolResult { data, next: Vec::new(), is_error: false }
     }
 
+    /// A page as the tool that lists answers it: with how to have the next one.
+    pub fn of_page(tool: &str, page: Value) -> ToolResult {
+        let has_more = page["next_cursor"].is_string();
+        let listed = ToolResult::of(page);
+        match has_more {
+            true => listed.then(format!("There are more: call `{tool}` again with `cursor` as in `next_cursor`.")),
+            false => listed,
+        }
+    }
+
     /// With one more sentence on what to do next.
     pub fn then(mut self, next: impl Into<String>) -> ToolResult {
         self.next.push(next.into());

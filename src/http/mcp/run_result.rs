@@ -51,12 +51,27 @@ fn waits_for(run: &Value) -> Vec<Value> {
     let told = |question: &Value| {
         let input = inputs.iter().find(|input| input["id"] == question["id"]);
         let summary = match input {
-            Some(input) => cut(input["question"].as_str().unwrap_or_default()),
+            Some(input) => cut(&words_of(input)),
             None => format!("whether `{}` may be called", question["tool"].as_str().unwrap_or_default()),
         };
-        json!({ "kind": question["kind"], "id": question["id"], "summary": summary })
+        let mut told = json!({ "kind": question["kind"], "id": question["id"], "summary": summary });
+        let links = input.map_or(&[][..], |input| list(&input["server"]["links"]));
+        if !links.is_empty() {
+            told["sends_to"] = links.iter().map(|link| link["host"].clone()).collect();
+        }
+        told
     };
     open.map(told).collect()
+}
+
+/// The words of a question for input; those of an MCP server are led by who asks.
+fn words_of(input: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (words, server) = (text(&input["question"]), &input["server"]);
+    match server.is_object() {
+        true => format!("{} ({}) asks: {words}", text(&server["server"]), text(&server["tool"])),
+        false => words,
+    }
 }
 
 fn error_of(run: &Value) -> Option<Value> {
@@ -86,13 +101,20 @@ mod tests {
                 { "id": "a", "status": "approved", "kind": "approval", "tool": "pay" },
                 { "id": "b", "status": "pending", "kind": "approval", "tool": "pay" },
                 { "id": "c", "status": "pending", "kind": "input", "tool": "Booker" },
+                { "id": "d", "status": "pending", "kind": "input", "tool": "github.issue" },
             ],
-            "inputs": [{ "id": "c", "question": "Booker needs to know: airport" }],
+            "inputs": [
+                { "id": "c", "question": "Booker needs to know: airport", "server": null },
+                { "id": "d", "question": "Log in.", "server": {
+                    "server": "github", "tool": "issue", "links": [{ "url": "https://a.example/", "host": "a.example" }],
+                } },
+            ],
         });
         let expected = json!({
             "id": "r", "state": "waiting_for_input", "scheduled_for": "2027-03-01T08:00:00Z", "waits_for": [
                 { "kind": "approval", "id": "b", "summary": "whether `pay` may be called" },
                 { "kind": "input", "id": "c", "summary": "Booker needs to know: airport" },
+                { "kind": "input", "id": "d", "summary": "github (issue) asks: Log in.", "sends_to": ["a.example"] },
             ],
         });
         assert_eq!(shown(&run), expected);

@@ -26,7 +26,7 @@ fn name_of(request: &RpcRequest) -> Option<(&'static str, &str)> {
     let field = match request.method.as_str() {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
-        method if method.starts_with("tasks/") => "taskId",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return None,
     };
     // one that is missing is the method's to refuse
@@ -116,6 +116,8 @@ mod tests {
             assert!(!of(&[b"=?base64?!?="], "abc") && !of(&[b"=?base64?/w==?="], "abc"), "{method}: no text");
         }
         assert!(is_right(&[("mcp-method", b"tools/call")], "tools/call", json!({})), "the method refuses it");
+        let unknown = is_right(&[("mcp-method", b"tasks/result")], "tasks/result", json!({ "taskId": "abc" }));
+        assert!(unknown, "a method that there is not is refused as that");
         assert!(is_right(&[("mcp-method", b"skills/get")], "skills/get", json!({ "uri": "skill://a/SKILL.md" })));
     }
 }

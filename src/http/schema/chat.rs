@@ -19,7 +19,7 @@ pub struct ChatMessage {
     pub conversation_id: Option<Uuid>,
 }
 
-/// What is done with a question for input.
+/// The ways to deal with a question for input.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputAction {

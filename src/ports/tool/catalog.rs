@@ -25,7 +25,7 @@ struct ToolsOfServer {
     waiting: Vec<Arc<RegisteredTool>>,
 }
 
-/// What becomes of the lists of all servers.
+/// The lists of all servers, joined into one.
 struct FittingTools {
     tools: Vec<Arc<RegisteredTool>>,
     waiting: Vec<Arc<RegisteredTool>>,

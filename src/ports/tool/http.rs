@@ -237,6 +237,16 @@ fn unfilled(error: TemplateError) -> ToolError {
     })
 }
 
+/// A request as a person is shown it: of headers the names alone, and of the credential its name.
+fn shown(request: &EgressRequest, credential: Option<&Reference>) -> Value {
+    let headers: Vec<&str> = request.headers.keys().map(HeaderName::as_str).collect();
+    let body = (!request.body.is_empty()).then(|| String::from_utf8_lossy(&request.body));
+    json!({
+        "method": request.method.as_str(), "address": request.url.as_str(), "headers": headers, "body": body,
+        "credential": credential.map(Reference::to_string),
+    })
+}
+
 struct DeclaredHttpTool {
     prepared: Arc<PreparedTool>,
     credentials: Credentials,
@@ -276,6 +286,13 @@ impl Tool for DeclaredHttpTool {
         _arguments: &'a Value,
     ) -> BoxFuture<'a, Option<String>> {
         Box::pin(credential_state(&self.credentials, self.prepared.credential.as_ref(), context))
+    }
+
+    fn shown_request<'a>(&'a self, context: &'a ToolContext, arguments: &'a Value) -> BoxFuture<'a, Option<Value>> {
+        Box::pin(async move {
+            let request = self.request(arguments.clone(), context).await.ok()?;
+            Some(shown(&request, self.prepared.credential.as_ref()))
+        })
     }
 }
 

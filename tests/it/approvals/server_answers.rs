@@ -21,7 +21,7 @@ on_both! {
 const STATE: &str = "cy1wcm9k";
 
 /// Sends a person to a page.
-fn visit() -> Proposal {
+pub fn visit() -> Proposal {
     let server = json!({
         "server": "github",
         "parts": [{

@@ -141,6 +141,8 @@ async fn definition_that_waits_is_shown_and_accepted_as_it_was_shown() {
 
     let said = shell.refused(&["tool", "accept", "one.echo"]).await;
     assert!(said.contains("no terminal to ask on") && said.contains("hint: --yes"), "{said}");
+    let said = shell.refused(&["tool", "accept", "one.echo", "--json"]).await;
+    assert!(said.contains("--json does not show what is accepted") && said.contains("give --yes"), "{said}");
     let other = "0".repeat(64);
     let said = shell.refused(&["tool", "accept", "one.echo", "--definition", &other, "--yes"]).await;
     assert!(said.contains("another definition of `one.echo` waits"), "{said}");
@@ -173,6 +175,8 @@ async fn tool_is_tried_and_its_result_or_error_is_shown() {
     let unconfirmed = shell.run(&echo).await;
     assert_eq!(unconfirmed.code, 1, "{}", unconfirmed.out);
     assert!(unconfirmed.out.contains("side_effect") && unconfirmed.out.contains("hello"), "{}", unconfirmed.out);
+    let said = shell.refused(&[&echo[..], &["--json"]].concat()).await;
+    assert!(said.contains("--json does not show the call that is made"), "{said}");
     assert_eq!(fixture.noted("echo"), Vec::<Value>::new(), "nothing is called by itself");
     let trial = shell.json(&[&echo[..], &["--yes"]].concat()).await;
     assert!(trial["result"].to_string().contains("hello"), "{trial}");

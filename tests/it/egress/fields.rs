@@ -1,5 +1,6 @@
 //! Every field in which a URL can be named × every spelling of the table: nothing is reached through any of them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +19,13 @@ use reveille::executor::webhook::WebhookExecutor;
 use reveille::ports::channel::{ChannelError, webhook};
 use reveille::ports::egress::Egress;
 use reveille::ports::poll::{self, Sources};
+use reveille::ports::tool::mcp::{self, McpServerDefinition, PreparedServer};
 use reveille::ports::tool::{self, ToolCaller, ToolContext, ToolError};
 use reveille::ports::vault;
 use reveille::ports::vault::credentials::Credentials;
 use reveille::ports::vault::{Vault, WithoutKeys};
 use serde_json::{Value, json};
+use wiremock::MockServer;
 
 use super::spellings::all;
 use super::{Names, egress};
@@ -197,6 +200,35 @@ async fn condition_polls_none_of_them() {
             "{url:?}"
         );
     }
+}
+
+/// An entry of `[[mcp_servers]]` with this address, read.
+fn mcp_server(url: &str, egress: &Egress) -> Result<Vec<Arc<PreparedServer>>, ValidationErrors> {
+    let servers: Vec<McpServerDefinition> = serde_json::from_value(json!([{ "name": "one", "url": url }])).unwrap();
+    mcp::read(&servers, egress)
+}
+
+#[test]
+fn mcp_server_takes_none_of_them() {
+    let egress = egress(&[]);
+    for url in table() {
+        let faults = mcp_server(&url, &egress).err().unwrap_or_else(|| panic!("{url:?} is taken"));
+        // a fragment is a fault of its own
+        assert!(faults.0.iter().all(|fault| fault.pointer == "/mcp_servers/0/url"), "{url:?}: {faults:?}");
+    }
+}
+
+#[tokio::test]
+async fn mcp_server_whose_name_leads_inside_is_not_reached() {
+    let inside = MockServer::start().await;
+    let names = Names::default().with("mcp.example", &[&["127.0.0.1"]]);
+    let egress = Egress::with_resolver(&super::settings(&[]), names.clone()).unwrap();
+    let url = format!("http://mcp.example:{}/mcp", inside.address().port());
+    let server = mcp_server(&url, &egress).unwrap().remove(0);
+    let fault = mcp::probe(&server, &Credentials::none(egress), Path::new("unused")).await.err().expect("a fault");
+    assert_eq!(ToolError::from(fault).code(), "address_denied");
+    assert!(!names.asked().is_empty(), "it was the name that was looked up");
+    assert_eq!(inside.received_requests().await.unwrap().len(), 0);
 }
 
 #[test]

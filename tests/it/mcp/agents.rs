@@ -7,7 +7,7 @@ use reveille::base::clock::pause;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use wiremock::matchers::method;
-use wiremock::{Mock, MockServer, ResponseTemplate};
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use crate::agent::wire::fakes::{FakeReply, Wire, calling, said};
 use crate::support::api::Api;
@@ -29,6 +29,21 @@ pub async fn model(wire: Wire) -> MockServer {
     server
 }
 
+/// A model whose every run makes these calls at once and, with their results, says `done`.
+pub async fn model_of_calls(
+    calls: &'static [(&'static str, &'static str, &'static str)],
+    done: &'static str,
+) -> MockServer {
+    let server = MockServer::start().await;
+    let answer = move |request: &Request| {
+        let body: Value = request.body_json().expect("a JSON body");
+        let reply = if Wire::Chat.results(&body).is_empty() { calling(calls) } else { said(done) };
+        ResponseTemplate::new(200).set_body_raw(reply.events(Wire::Chat), "text/event-stream")
+    };
+    Mock::given(method("POST")).respond_with(answer).mount(&server).await;
+    server
+}
+
 /// A configuration with the model, and with a server `one` whose tool `echo` nobody is asked about.
 pub fn config(wire: Wire, model: &MockServer, command: &[String]) -> String {
     format!(
@@ -41,11 +56,11 @@ pub fn config(wire: Wire, model: &MockServer, command: &[String]) -> String {
     )
 }
 
-/// The run of a task that may use the tool, once it has ended.
-async fn run(api: &Api) -> Value {
+/// The run of a task that may use this tool, once it has ended.
+async fn run_with(api: &Api, tool: &str) -> Value {
     let task = json!({
         "tenant_id": "ann", "name": "Echo", "trigger": { "type": "schedule", "cron": "0 0 1 1 *" },
-        "action": { "instruction": "Echo hello.", "config": { "tools": ["one.echo"] } },
+        "action": { "instruction": "Echo hello.", "config": { "tools": [tool] } },
     });
     let task = api.post("/v1/tasks", &task).await;
     let run = api.post(&format!("/v1/tasks/{}/run", task["id"].as_str().unwrap()), &json!({})).await;
@@ -68,7 +83,7 @@ async fn agent_calls_an_mcp_tool_over_each_wire() {
         let (model, fixture) = (model(wire).await, McpFixture::new());
         let mut service = Service::new().with_config(&config(wire, &model, &fixture.command()));
         service.start().await;
-        let run = run(&Api::of(&service)).await;
+        let run = run_with(&Api::of(&service), "one.echo").await;
         assert_eq!((&run["state"], &run["output"]), (&json!("succeeded"), &json!("It said hello.")), "{run:#}");
         assert_eq!(run["usage"]["tool_calls"], 1, "{wire:?}");
         assert_eq!(fixture.noted("echo"), ["hello"], "{wire:?}");
@@ -85,4 +100,18 @@ async fn agent_calls_an_mcp_tool_over_each_wire() {
         }
         assert!(service.terminate().await.success());
     }
+}
+
+#[tokio::test]
+async fn call_that_fails_is_repeated_as_the_settings_of_its_tool_say() {
+    let (model, fixture) = (model_of_calls(&[("c1", "one__hang", "{}")], "It hangs.").await, McpFixture::new());
+    let hang = "[mcp_servers.tools.hang]\ncategory = \"read\"\nconsequence = \"low\"\ntimeout_seconds = 1\n\
+        retry = { max_retries = 1, on = [\"timeout\"], first_wait = 0.0, timeout_factor = 1.0 }\n";
+    let config = config(Wire::Chat, &model, &fixture.command()) + hang;
+    let mut service = Service::new().with_config(&config);
+    service.start().await;
+    let run = run_with(&Api::of(&service), "one.hang").await;
+    assert_eq!((&run["state"], &run["output"]), (&json!("succeeded"), &json!("It hangs.")), "{run:#}");
+    assert_eq!(fixture.noted("hangs").len(), 2, "once, and once more");
+    assert!(service.terminate().await.success());
 }

@@ -12,6 +12,7 @@ use super::harness::{LOOK, McpHarness, PATIENCE, by_command, by_url, code, text}
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir};
 use crate::support::mcp::McpFixture;
+use crate::support::servers::lasting_port;
 
 /// A section of the configuration with a server that ends before it answers.
 const BROKEN: &str = "[[mcp_servers]]\nname = \"broken\"\ncommand = [\"sh\", \"-c\", \"exit 1\"]\n";
@@ -78,6 +79,27 @@ async fn server_that_has_gone_keeps_its_tools_and_its_calls_say_so() {
     let unsent = timeout(PATIENCE, called).await.expect("the server ends in time");
     assert!(["connect", "mcp_unavailable"].contains(&unsent.code()), "{unsent:?}");
     assert!(harness.names().contains(&"remote.echo".to_owned()));
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn server_over_http_that_dies_in_mid_call_and_comes_back_is_called_again() {
+    let (fixture, port) = (McpFixture::new(), lasting_port());
+    let server = fixture.start_http_at(port).await;
+    let harness = McpHarness::start(&[by_url("remote", &server.url)]).await;
+    assert_eq!(code(harness.call("remote.die", json!({})).await), "outcome_unknown");
+    // it has ended by itself; a call over a connection of before may break
+    let away = async {
+        while !harness.call("remote.echo", json!({ "text": "lost" })).await.is_err_and(|error| error.is_unsent()) {
+            pause(LOOK).await;
+        }
+    };
+    timeout(PATIENCE, away).await.expect("nobody is there");
+    assert!(fixture.noted("echo").is_empty());
+    drop(server);
+    let _again = fixture.start_http_at(port).await;
+    assert_eq!(text(harness.call_patiently("remote.echo", json!({ "text": "again" })).await), "again");
+    assert_eq!((fixture.noted("died").len(), fixture.pids().len()), (1, 2));
     harness.stop().await;
 }
 

@@ -40,7 +40,7 @@ fn page(url: &str, error_path: bool) -> Value {
     json!({ "url": url, "message": "Please open it.", "errorPath": error_path })
 }
 
-/// What a model is told beside an answer.
+/// The words that a model is told beside an answer.
 fn notice(output: &ToolOutput) -> &str {
     output.instructions.as_deref().unwrap_or_else(|| panic!("no notice: {output:?}"))
 }

@@ -49,7 +49,7 @@ fn config(model: &MockServer, fixture: &McpFixture) -> String {
         free.iter().map(|tool| format!("[approvals.tools.\"one.{tool}\"]\ngate = \"auto\"\n")).collect();
     format!(
         "[llm.models.main]\nprovider = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"model-7\"\napi_key = \"sk-test-0123456789\"\n\
-         [[mcp_servers]]\nname = \"one\"\ncommand = {}\n[approvals]\ntimeout_minutes = 4320\n{rules}",
+         [[mcp_servers]]\nname = \"one\"\ncommand = {}\n[approvals]\ntimeout_minutes = 2880\n{rules}",
         model.uri(),
         json!(fixture.command()),
     )
@@ -76,17 +76,17 @@ fn id_of(value: &Value) -> String {
     value["id"].as_str().unwrap_or_else(|| panic!("no id: {value}")).to_owned()
 }
 
-/// The mail with a link to a question, once it is there.
-async fn asking(mail: &MailServer) -> Mail {
+/// Of the mails with these words the one of this number, 0 for the first, once it is there.
+async fn mailed(mail: &MailServer, words: &str, number: usize) -> Mail {
     let found = async {
         loop {
-            match mail.messages().into_iter().find(|one| one.text.contains("/approvals/")) {
+            match mail.messages().into_iter().filter(|one| one.text.contains(words)).nth(number) {
                 Some(found) => return found,
                 None => pause(LOOK).await,
             }
         }
     };
-    timeout(PATIENCE, found).await.expect("a mail with a link")
+    timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no mail {number} with {words}"))
 }
 
 /// A page of a service: its status and its text.
@@ -180,7 +180,7 @@ async fn person_answers_a_server_a_day_later_after_both_instances_were_started_a
 
     // the server asks, and the person is told by whom and where to answer
     let run = id_of(&api.until_run(&task, "waiting_for_input", PATIENCE).await);
-    let told = asking(&mail).await;
+    let told = mailed(&mail, "/approvals/", 0).await;
     assert!(told.text.contains("one asks: Deploy to prod?"), "{}", told.text);
     assert!(STATES.iter().all(|state| !told.text.contains(state)), "{}", told.text);
     let link = told.text.split_once("/approvals/").expect("a link").1;
@@ -207,6 +207,9 @@ async fn person_answers_a_server_a_day_later_after_both_instances_were_started_a
         one.start().await;
     }
     step(&file, ahead + DAY);
+    let reminder = mailed(&mail, "/approvals/", 1).await;
+    assert!(reminder.text.contains("one asks: Deploy to prod?"), "half of the time is over: {}", reminder.text);
+    assert!(STATES.iter().all(|state| !reminder.text.contains(state)), "{}", reminder.text);
     for _ in 0..2 {
         let (status, shown) = page(&instances[1], &link).await;
         assert!(status == 200 && shown.contains("Deploy to prod?"), "{status}: {shown}");
@@ -219,6 +222,8 @@ async fn person_answers_a_server_a_day_later_after_both_instances_were_started_a
     let api = Api::new(instances[0].url(), TOKEN);
     let ended = api.until_run(&task, "succeeded", PATIENCE).await;
     assert_eq!((id_of(&ended), &ended["output"]), (run.clone(), &json!("deployed to prod")), "{ended:#}");
+    let result = mailed(&mail, "deployed to prod", 0).await;
+    assert_eq!((result.header("To"), result.header("Subject")), ("ann@example.org", "Deploy"));
     let rounds = rounds(&fixture, "confirm");
     assert_eq!(rounds.len(), 2, "asked, and answered: {rounds:#?}");
     assert_eq!((&rounds[0]["answer"], &rounds[0]["state"]), (&Value::Null, &Value::Null));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::agents::{config, model};
-use super::harness::{LOOK, McpHarness, PATIENCE, by_command, by_url, code, egress, text, until_listed};
+use super::harness::{LOOK, McpHarness, PATIENCE, by_command, by_url, code, egress, text, until_listed, with};
 use crate::agent::wire::fakes::Wire;
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir};
@@ -169,6 +169,21 @@ async fn restart_keeps_what_was_accepted() {
     assert_eq!(third.tool("one.echo").await.definition().description, "Shouts.");
     assert!(third.catalog.current().waiting().next().is_none());
     third.stop().await;
+}
+
+#[tokio::test]
+async fn tool_that_is_allowed_later_waits() {
+    let (pins, fixture) = (SharedPins::new().await, McpFixture::new());
+    let allowing = |tools: &[&str]| with(by_command("one", &fixture.command()), json!({ "allow": tools }));
+    let harness = pins.start(&[allowing(&["echo"])]).await;
+    harness.tool("one.echo").await;
+    assert_eq!((harness.names(), harness.catalog.current().waiting().count()), (vec!["one.echo".to_owned()], 0));
+    harness.stop().await;
+    let harness = pins.start(&[allowing(&["echo", "measure"])]).await;
+    harness.tool("one.echo").await;
+    until_waiting(&harness, "one.measure").await;
+    assert_eq!(pins.state("one", "measure").await, PinState::New);
+    harness.stop().await;
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use crate::support::binary::Service;
 use crate::support::mcp::{McpFixture, everything_command, everything_http, hostile_command};
 use crate::support::sse::events_of;
 
-/// What a call has told.
+/// The notes that a call has told.
 type Heard = Arc<Mutex<Vec<ProgressNote>>>;
 
 /// The context of a call that is listened to.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::harness::{McpHarness, PATIENCE, by_command, code, text, with};
 use crate::support::binary::TempDir;
-use crate::support::mcp::{McpFixture, everything_command, hostile_command};
+use crate::support::mcp::{McpFixture, alive, everything_command, hostile_command};
 
 /// How often a journal is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -89,6 +89,28 @@ async fn era_of_a_server_is_remembered() {
 async fn server_that_ignores_discovery_is_greeted_the_old_way() {
     let harness = McpHarness::start(&[by_command("silent", &hostile_command("silent"))]).await;
     assert_eq!(text(harness.call("silent.echo", json!({ "text": "hello" })).await), "hello");
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn server_that_does_not_connect_in_its_time_is_given_up_and_tried_again() {
+    let dir = TempDir::new();
+    let journal = dir.path().join("pids");
+    let script = "echo $$ >> \"$0\"; exec sleep 1000";
+    let command = ["sh", "-c", script, journal.to_str().unwrap()].map(str::to_owned);
+    let server = with(by_command("mute", &command), json!({ "connect_seconds": 1 }));
+    let harness = McpHarness::start(&[server]).await;
+    let health = harness.health("mute");
+    assert_eq!((health.state, health.fault), (McpState::Unavailable, Some("slow")));
+    let waited = timeout(PATIENCE, async {
+        loop {
+            match lines(&journal).as_slice() {
+                [first, _, ..] if !alive(first.parse().unwrap()) => return,
+                _ => pause(LOOK).await,
+            }
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("it is not started again, or is left behind: {:?}", lines(&journal)));
     harness.stop().await;
 }
 

@@ -268,6 +268,25 @@ fn list_names_what_there_is_once_and_with_a_reason() {
     }
 }
 
+/// Whether there is a test of this name, such as `mcp_server::tools::NAME` or, of a file of the crate, `http::mcp::NAME`.
+fn is_a_test(name: &str) -> bool {
+    let (file, function) = name.rsplit_once("::").expect("a file before the name");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let places = ["tests/it", "src"].map(|dir| root.join(dir).join(file.replace("::", "/")).with_extension("rs"));
+    let written = places.iter().find_map(|place| fs::read_to_string(place).ok()).unwrap_or_default();
+    written.contains(&format!("fn {function}("))
+}
+
+#[test]
+fn tests_that_stand_in_for_scenarios_are_there() {
+    let Exceptions { client, server } = Exceptions::read();
+    let reasons = client.iter().chain(&server).flat_map(|exception| exception.reason.split('`'));
+    let named: BTreeSet<&str> = reasons.filter(|part| part.contains("::") && !part.contains(' ')).collect();
+    assert!(named.len() > 10, "{named:?}");
+    let gone: Vec<&str> = named.into_iter().filter(|name| !is_a_test(name)).collect();
+    assert_eq!(gone, [""; 0]);
+}
+
 #[test]
 fn fault_is_told_and_so_is_a_place_in_the_list_that_is_not_needed() {
     let checks = |statuses: &[(&str, &str)]| -> Vec<Check> {

@@ -11,7 +11,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use super::agents::{config, model_of_calls};
 use super::harness::until_listed;
+use crate::agent::wire::fakes::Wire;
 use crate::support::api::Api;
 use crate::support::binary::{Service, TempDir, reveille};
 use crate::support::mcp::{McpFixture, alive, hostile_command};
@@ -194,29 +196,72 @@ async fn until_succeeded(api: &Api, run: &str) {
     waited.await.expect("it ends in time");
 }
 
+/// A task whose agent calls `echo` of both servers.
+fn agent_task() -> Value {
+    json!({
+        "tenant_id": "ann", "name": "Ask",
+        "trigger": { "type": "schedule", "cron": "0 0 1 1 *", "overlap": "allow" },
+        "action": { "instruction": "Echo hello.", "config": { "tools": ["one.echo", "two.echo"] } },
+    })
+}
+
+/// How many files and connections a process has open.
+fn open_files(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its open files").count()
+}
+
+/// Starts these runs, and returns once all have ended well. The processes of the service are these all the time.
+async fn run_all(api: &Api, starts: &[&str], (service, processes): (u32, &[u32])) {
+    let mut runs = Vec::new();
+    for start in starts {
+        runs.push(api.post(start, &json!({})).await["id"].as_str().unwrap().to_owned());
+        assert_eq!(descendants(service), processes, "after the start of run {}", runs.len());
+    }
+    for run in &runs {
+        until_succeeded(api, run).await;
+        assert_eq!(descendants(service), processes, "after the end of run {run}");
+    }
+}
+
 #[tokio::test]
 async fn runs_share_one_process_per_server() {
+    /// Of so many runs one is an agent's.
+    const AGENTS: usize = 5;
+    /// Connections that may be kept open for what comes next.
+    const KEPT_OPEN: usize = 8;
+    const ECHOES: [(&str, &str, &str); 2] =
+        [("c1", "one__echo", r#"{"text":"hello"}"#), ("c2", "two__echo", r#"{"text":"hello"}"#)];
     let (one, two) = (McpFixture::new(), McpFixture::new());
-    let config = [section("one", &one.command()), section("two", &two.command())].concat();
+    let model = model_of_calls(&ECHOES, "It said hello.").await;
+    let config = config(Wire::Chat, &model, &one.command()) + &section("two", &two.command());
     let mut service = Service::new().with_config(&config);
     service.start().await;
     let api = Api::of(&service);
     until_listed(&api, &["one.echo", "two.echo"]).await;
-    let task = api.post("/v1/tasks", &echoing_task()).await;
-    let start = format!("/v1/tasks/{}/run", task["id"].as_str().unwrap());
-    let mut runs = Vec::new();
-    for _ in 0..drill_mcp_runs() {
-        runs.push(api.post(&start, &json!({})).await["id"].as_str().unwrap().to_owned());
-    }
-    for run in &runs {
-        until_succeeded(&api, run).await;
-    }
+    let start = async |task: Value| {
+        let task = api.post("/v1/tasks", &task).await;
+        format!("/v1/tasks/{}/run", task["id"].as_str().unwrap())
+    };
+    let (steps, agent) = (start(echoing_task()).await, start(agent_task()).await);
+    let pid = service.process_id();
+    let processes = descendants(pid);
+    assert_eq!(processes.len(), 4, "two servers, each with its supervisor: {processes:?}");
+
+    let start_of = |number: usize| if number.is_multiple_of(AGENTS) { agent.as_str() } else { steps.as_str() };
+    let starts: Vec<&str> = (0..drill_mcp_runs()).map(start_of).collect();
+    // the first of each kind open what is kept open
+    let (first, others) = starts.split_at(starts.len().min(AGENTS + 1));
+    run_all(&api, first, (pid, &processes)).await;
+    let before = open_files(pid);
+    run_all(&api, others, (pid, &processes)).await;
+    let more = format!("open files: {before} before");
+    until(|| open_files(pid) <= before + KEPT_OPEN, &more).await;
     for fixture in [&one, &two] {
-        assert_eq!(fixture.noted("echo").len(), runs.len());
+        assert_eq!(fixture.noted("echo").len(), starts.len());
         assert_eq!(fixture.pids().len(), 1, "all runs are served by one process");
     }
     assert!(service.terminate().await.success());
-    until_gone(&[one.pids(), two.pids()].concat()).await;
+    until_gone(&processes).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Whom the tool announcer tells of a tool that waits to be accepted, and how often.
 
+use reveille::agent::configured::AgentDefinition;
 use reveille::base::id::Scope;
 use reveille::domain::approval::SeenDefinition;
 use reveille::domain::approval::proposal::text_hash;
@@ -19,6 +20,7 @@ on_both!(
     first_list_tells_nobody,
     tenant_without_a_task_that_names_it_hears_nothing,
     many_tenants_are_told_in_turns,
+    owner_of_a_task_that_names_an_agent_with_the_tool_is_told_once,
     task_whose_name_cannot_be_read_keeps_nobody_from_being_told,
 );
 
@@ -139,6 +141,34 @@ async fn many_tenants_are_told_in_turns(world: &StoreHarness) {
     assert_eq!(announcer.tick().await.expect("a tick"), NextTick::OnWake);
     assert_eq!((told(world, last_of_first).await.len(), told(world, beyond).await.len()), (1, 1));
     assert_eq!(world.store.untold_tool_changes(9).await.expect("changes"), []);
+}
+
+async fn owner_of_a_task_that_names_an_agent_with_the_tool_is_told_once(world: &StoreHarness) {
+    let agent = |name: &str, tools: &[&str]| json!({ "name": name, "instruction": "Merge.", "tools": tools });
+    let agents =
+        json!([agent("Merger", &["github.merge"]), agent("Head", &["Merger"]), agent("Closer", &["github.close"])]);
+    let agents: Vec<AgentDefinition> = serde_json::from_value(agents).expect("agents");
+    // amy has a task of each kind, and one message
+    for (tenant, tools) in [
+        ("ann", &["Merger"][..]),
+        ("bob", &["Head"][..]),
+        ("cem", &["Closer"][..]),
+        ("amy", &["github.merge"][..]),
+        ("amy", &["Merger", "Head"][..]),
+    ] {
+        reachable(world, tenant, "en").await;
+        task_with(world, tenant, tools, json!({})).await;
+        world.pass(1);
+    }
+    listed(world, "Merges.").await;
+    listed(world, "Merges all.").await;
+    let announcer = ToolAnnouncer::new(world.store.clone()).with_agents(agents);
+    for _ in 0..2 {
+        assert_eq!(announcer.tick().await.expect("a tick"), NextTick::OnWake);
+    }
+    for (tenant, count) in [("ann", 1), ("bob", 1), ("cem", 0), ("amy", 1)] {
+        assert_eq!(told(world, tenant).await.len(), count, "{tenant}");
+    }
 }
 
 async fn task_whose_name_cannot_be_read_keeps_nobody_from_being_told(world: &StoreHarness) {

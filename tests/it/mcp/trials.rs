@@ -265,6 +265,7 @@ async fn tool_of_a_server_is_called_once_a_person_has_agreed() {
     assert!(fixture.noted("echo").is_empty());
     let told = outcome(&trials, TrialRequest { version: Some(version), ..echo() }).await;
     assert_eq!((told.result, told.error), (Some(json!("hello")), None));
+    assert_eq!(told.request, Some(json!({ "server": "one", "tool": "echo" })));
     assert_eq!(fixture.noted("echo"), ["hello"]);
     let told = outcome(&trials, asked("ann", "one.confirm", json!({ "env": "prod" }))).await;
     assert_eq!(told.error.map(|error| error.code).as_deref(), Some("mcp_needs_input"), "nobody is asked");

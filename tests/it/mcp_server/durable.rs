@@ -1,6 +1,6 @@
 //! Long work of MCP clients: runs as tasks, and what needs a person.
 
-use reveille::domain::approval::{ApprovalChoice, Proposal, QuestionKind};
+use reveille::domain::approval::{ApprovalChoice, Proposal, QuestionKind, ServerAnswer};
 use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -8,6 +8,8 @@ use uuid::Uuid;
 use super::harness::McpHost;
 use crate::api::service::{Api, daily_of};
 use crate::approvals::harness::{AskingRun, ask, fetch, note, note_of, post};
+use crate::approvals::server_answers::visit;
+use crate::approvals::servers::survey;
 use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World};
 
@@ -16,8 +18,12 @@ crate::api::service::on_both! {
     client_that_follows_no_tasks_gets_the_run
     question_is_a_form_for_a_client_that_may_answer_it
     answers_to_several_questions_come_one_by_one
+    answer_that_is_not_taken_now_is_refused
     question_without_a_simple_form_is_answered_in_words
     run_with_many_questions_shows_the_first_twenty
+    question_of_a_server_is_a_form_that_says_who_asks
+    page_of_a_server_is_a_link_that_no_client_accepts
+    server_is_told_no_by_a_client_that_declines
     approval_is_a_link_that_only_shows
     waiting_call_asks_and_goes_on_with_its_state
     approvals_are_looked_at_and_never_decided
@@ -188,10 +194,25 @@ async fn answers_to_several_questions_come_one_by_one(api: Api) {
     assert_eq!(keys(&task_of(&host, asked.run).await["inputRequests"]).len(), 2);
     update(&host, asked.run, json!({ &second: accept(json!({ "text": "two" })) })).await;
     assert_eq!(asked.statuses(&api).await, ["pending", "edited"]);
-    let task = task_of(&host, asked.run).await;
-    assert_eq!((&task["status"], keys(&task["inputRequests"])), (&json!("input_required"), vec![first.as_str()]));
+    // the run goes on with the answer, and comes to the other question again
+    assert_eq!(task_of(&host, asked.run).await["status"], "working");
     update(&host, asked.run, json!({ &first: accept(json!({ "text": "one" })) })).await;
     assert_eq!((asked.statuses(&api).await, asked.run_state(&api).await), (vec!["edited"; 2], RunState::Queued));
+}
+
+async fn answer_that_is_not_taken_now_is_refused(api: Api) {
+    let asked = ask(&api, "ann", vec![input(lobby())]).await;
+    let host = host(&api, &["runs:read", "runs:input"]).await.with_tasks().with_forms();
+    let answers = json!({ key("input", &asked, 0): accept(json!({ "text": "It is green" })) });
+    let of_run = |act: &str| format!("/v1/agents/suspended/{}/{act}", asked.run);
+    api.admin("POST", &of_run("pause"), None).await.expect(200);
+    let params = json!({ "taskId": asked.run, "inputResponses": answers });
+    let (_, code, error) = host.error("tasks/update", params).await;
+    assert!(code == -32000 && error["message"].as_str().unwrap().contains("is paused"), "{error}");
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+    api.admin("POST", &of_run("resume"), None).await.expect(200);
+    update(&host, asked.run, answers).await;
+    assert_eq!(asked.statuses(&api).await, ["edited"]);
 }
 
 async fn question_without_a_simple_form_is_answered_in_words(api: Api) {
@@ -222,6 +243,108 @@ async fn run_with_many_questions_shows_the_first_twenty(api: Api) {
     let mut shown = keys(&task["inputRequests"]);
     shown.sort_unstable();
     assert_eq!(shown, expected);
+}
+
+async fn question_of_a_server_is_a_form_that_says_who_asks(api: Api) {
+    let asked = ask(&api, "ann", vec![survey()]).await;
+    let host = host(&api, &["runs:read", "runs:input"]).await.with_tasks().with_forms();
+    let key = key("input", &asked, 0);
+    let task = task_of(&host, asked.run).await;
+    let params = &task["inputRequests"][&key]["params"];
+    assert_eq!(params["message"], "github (send_note) asks: Which branch?", "{task:#}");
+    let titled = json!([{ "const": "m", "title": "main" }, { "const": "d", "title": "dev" }]);
+    let properties = json!({
+        "to": { "type": "string", "format": "email" },
+        "branch": { "type": "string", "oneOf": titled, "default": "m" },
+        "checks": { "type": "array", "items": { "type": "string", "enum": ["units", "lints"] }, "maxItems": 1 },
+    });
+    assert_eq!(params["requestedSchema"]["properties"], properties, "{task:#}");
+    assert_eq!(params["requestedSchema"]["required"], json!(["to", "branch"]));
+    let told = host.done("get_run", json!({ "id": asked.run })).await;
+    assert_eq!(told["waits_for"][0]["summary"], "github (send_note) asks: Which branch?", "{told:#}");
+    let given = json!({ "to": "ann@example.org", "branch": "d", "checks": ["lints"] });
+    update(&host, asked.run, json!({ &key: accept(given.clone()) })).await;
+    assert_eq!(asked.only(&api).await.server_answer(), Some(ServerAnswer::Accept(given)));
+}
+
+/// A question for fields and to go to a page, of one server.
+fn mixed() -> Proposal {
+    let mut proposal = survey();
+    let pages = visit().server.expect("a server").parts;
+    proposal.server.as_mut().expect("a server").parts.extend(pages);
+    proposal
+}
+
+async fn page_of_a_server_is_a_link_that_no_client_accepts(api: Api) {
+    let able = ["runs:read", "runs:input", "approvals:read"];
+    for (proposal, content) in
+        [(visit(), json!({ "answer": "done" })), (mixed(), json!({ "to": "ann@example.org", "branch": "m" }))]
+    {
+        let asked = ask(&api, "ann", vec![proposal]).await;
+        let (key, run) = (key("input", &asked, 0), asked.run);
+        // as for approvals: without a look at them there is no link, and a form is never shown
+        for other in
+            [host(&api, &able[..2]).await.with_tasks().with_links(), host(&api, &able).await.with_tasks().with_forms()]
+        {
+            let task = task_of(&other, run).await;
+            assert_eq!((&task["status"], task.get("inputRequests")), (&json!("working"), None), "{task:#}");
+        }
+        let host = host(&api, &able).await.with_tasks().with_links();
+        let task = task_of(&host, run).await;
+        let params = &task["inputRequests"][&key]["params"];
+        assert_eq!((&params["mode"], params.get("requestedSchema")), (&json!("url"), None), "{task:#}");
+        assert!(params["message"].as_str().unwrap().starts_with("github (send_note) asks: "), "{task:#}");
+        let url = params["url"].as_str().unwrap();
+        let path = &url[url.find("/approvals/outcome/").expect("the page that only shows")..];
+        fetch(&api, "GET", path).await.expect(200).hides("<form");
+
+        update(&host, run, json!({ &key: { "action": "accept" } })).await;
+        update(&host, run, json!({ &key: { "action": "cancel" } })).await;
+        let sent = json!({ "taskId": run, "inputResponses": { &key: accept(content.clone()) } });
+        assert_eq!(host.error("tasks/update", sent).await.1, -32602);
+        for given in [json!({ "fields": content }), json!({ "message": "done" }), json!({ "fields": {} })] {
+            let mut arguments = given;
+            arguments["id"] = json!(run);
+            let refused = host.refused("answer_run", arguments).await;
+            assert!(refused.contains("nobody has seen"), "{refused}");
+        }
+        let told = host.done("get_run", json!({ "id": run })).await;
+        assert_eq!(told["waits_for"][0]["sends_to"], json!(["login.example.org"]), "{told:#}");
+        assert_eq!(asked.only(&api).await.server_answer(), None, "no server hears that a page was seen");
+
+        host.done("answer_run", json!({ "id": run, "action": "decline" })).await;
+        assert_eq!(asked.only(&api).await.server_answer(), Some(ServerAnswer::Decline));
+    }
+}
+
+async fn server_is_told_no_by_a_client_that_declines(api: Api) {
+    let host = host(&api, &["runs:read", "runs:input"]).await.with_tasks().with_forms();
+    let asked = ask(&api, "ann", vec![survey()]).await;
+    let key_of = |asked: &AskingRun| key("input", asked, 0);
+    update(&host, asked.run, json!({ key_of(&asked): { "action": "cancel" } })).await;
+    assert_eq!(asked.statuses(&api).await, ["pending"], "nothing is decided");
+    update(&host, asked.run, json!({ key_of(&asked): { "action": "decline" } })).await;
+    assert_eq!(asked.only(&api).await.server_answer(), Some(ServerAnswer::Decline));
+
+    // a model hands on what the person wants by an action
+    let stopped = ask(&api, "ann", vec![survey()]).await;
+    for odd in [
+        json!({ "action": "accept" }),
+        json!({ "action": "perhaps" }),
+        json!({ "action": "decline", "message": "no" }),
+        json!({ "action": "cancel", "fields": {} }),
+        json!({}),
+    ] {
+        let mut arguments = odd;
+        arguments["id"] = json!(stopped.run);
+        let refused = host.refused("answer_run", arguments).await;
+        assert!(refused.contains("`action` (`decline` or `cancel`)"), "{refused}");
+    }
+    host.done("answer_run", json!({ "id": stopped.run, "action": "cancel" })).await;
+    assert_eq!(stopped.statuses(&api).await, ["cancelled"]);
+    let plain = ask(&api, "ann", vec![input(lobby())]).await;
+    let refused = host.refused("answer_run", json!({ "id": plain.run, "action": "decline" })).await;
+    assert!(refused.contains("`action`") && refused.contains("MCP servers"), "{refused}");
 }
 
 async fn approval_is_a_link_that_only_shows(api: Api) {
@@ -304,7 +427,6 @@ async fn waiting_call_asks_and_goes_on_with_its_state(api: Api) {
     let answered = host.result("tools/call", retry(accept(json!({ "text": "It is green" })))).await;
     assert_eq!(asked.statuses(&api).await, ["edited", "pending"]);
     assert_eq!(answered["structuredContent"]["waits_for"][0]["kind"], "approval", "{answered:#}");
-    assert!(text_of(&answered).contains("A person has to agree."), "{answered:#}");
     // of the old era nobody is asked, and the run is told
     let told = host.old().done("wait_for_run", json!({ "id": other_run, "seconds": 1 })).await;
     assert_eq!(told["waits_for"][0]["summary"], "Which text?", "{told:#}");

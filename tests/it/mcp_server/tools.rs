@@ -16,10 +16,11 @@ on_both! {
     change_keeps_what_is_set_besides_it
     call_that_is_repeated_with_a_key_takes_effect_once
     published_event_is_in_the_log_once
+    events_are_listed_by_source_and_kind_page_by_page
 }
 
 /// Every tool with its permission, in their order.
-const TOOLS: [(&str, &str); 25] = [
+const TOOLS: [(&str, &str); 26] = [
     ("create_task", "tasks:write"),
     ("list_tasks", "tasks:read"),
     ("get_task", "tasks:read"),
@@ -36,6 +37,7 @@ const TOOLS: [(&str, &str); 25] = [
     ("cancel_run", "runs:write"),
     ("answer_run", "runs:input"),
     ("publish_event", "events:publish"),
+    ("list_events", "events:read"),
     ("test_condition", "tasks:write"),
     ("list_approvals", "approvals:read"),
     ("get_approval", "approvals:read"),
@@ -108,6 +110,7 @@ async fn things_of_another_tenant_are_not_there(api: Api) {
     let task = ann.done("create_task", mail()).await["id"].clone();
     let run = ann.done("run_task", json!({ "id": task })).await["id"].clone();
     let fact = ann.done("remember", json!({ "text": "Likes tea" })).await["id"].clone();
+    ann.done("publish_event", json!({ "source": "email", "type": "mail.new" })).await;
     let bob = host(&api, "bob", &["*"]).await;
     let before = api.written().await;
     for (tool, arguments) in [
@@ -134,7 +137,7 @@ async fn things_of_another_tenant_are_not_there(api: Api) {
     for_ann["tenant_id"] = json!("ann");
     assert!(bob.refused("create_task", for_ann).await.contains("own tenant only"));
     assert_eq!(api.written().await, before, "nothing came of it");
-    for list in ["list_tasks", "list_runs", "list_approvals", "list_credentials", "list_facts"] {
+    for list in ["list_tasks", "list_runs", "list_events", "list_approvals", "list_credentials", "list_facts"] {
         assert_eq!(bob.done(list, json!({})).await["items"], json!([]), "{list}");
     }
     let audit = api.admin("GET", "/v1/audit", None).await.expect(200);
@@ -252,6 +255,28 @@ async fn published_event_is_in_the_log_once(api: Api) {
     let log = api.admin("GET", "/v1/events?tenant_id=ann", None).await.expect(200);
     let events = log["items"].as_array().expect("events");
     assert_eq!((events.len(), &events[0]["data"], &events[0]["subject"]), (1, &json!({ "n": 1 }), &json!("7")));
+}
+
+async fn events_are_listed_by_source_and_kind_page_by_page(api: Api) {
+    let ann = host(&api, "ann", &["events:publish", "events:read"]).await;
+    for (id, source, kind) in [("e-1", "email", "mail.new"), ("e-2", "email", "mail.read"), ("e-3", "shop", "order")] {
+        ann.done("publish_event", json!({ "source": source, "type": kind, "id": id, "data": { "of": id } })).await;
+    }
+    let found = async |arguments: Value| ann.done("list_events", arguments).await;
+    let ids = |page: &Value| {
+        let items = page["items"].as_array().expect("events").iter();
+        items.map(|event| event["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    let all = found(json!({})).await;
+    assert_eq!(ids(&all), ["e-1", "e-2", "e-3"]);
+    assert_eq!(all["items"][0]["data"], json!({ "of": "e-1" }));
+    assert_eq!(ids(&found(json!({ "source": "shop" })).await), ["e-3"]);
+    assert_eq!(ids(&found(json!({ "type": "mail.*" })).await), ["e-1", "e-2"]);
+    assert_eq!(ids(&found(json!({ "source": "email", "type": "mail.read" })).await), ["e-2"]);
+    let first = found(json!({ "limit": 2 })).await;
+    assert_eq!(ids(&first), ["e-1", "e-2"]);
+    assert!(first["next_steps"].to_string().contains("`list_events`"), "{first:#}");
+    assert_eq!(ids(&found(json!({ "cursor": first["next_cursor"] })).await), ["e-3"]);
 }
 
 #[tokio::test]

@@ -309,12 +309,25 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
         ("http_request", json!({ "url": place("/echo"), "credential": "shop" })),
         ("http_request", json!({ "url": place("/echo"), "credential": "shop/query" })),
         ("look_up", json!({ "q": "x" })),
+        ("look_up", json!({ "q": CANARY })),
     ] {
         let path = format!("/v1/tools/{tool}/call");
         let body = json!({ "tenant_id": "ann", "arguments": arguments, "confirmed": true });
-        let (status, tried) = instance.ask("POST", &path, ADMIN, Some(body)).await;
+        let (status, tried) = instance.ask("POST", &path, ADMIN, Some(body.clone())).await;
         assert_eq!(status, 200, "{tool}: {tried}");
         assert!(tried.to_string().contains("[redacted]"), "{tool}: {tried}");
+        let request = &tried["request"];
+        match tool {
+            "look_up" => {
+                let expected = (json!("POST"), json!(place("/echo")), json!("shop/field"));
+                let named = (request["method"].clone(), request["address"].clone(), request["credential"].clone());
+                assert_eq!(named, expected, "{tried}");
+                assert!(request["headers"].as_array().unwrap().contains(&json!("content-type")), "{tried}");
+                let sends = if body["arguments"]["q"] == "x" { "\"x\"" } else { "[redacted]" };
+                assert!(request["body"].as_str().unwrap().contains(sends), "{tried}");
+            }
+            _ => assert!(request.is_null(), "its arguments say all: {tried}"),
+        }
         said.push((path, tried.to_string()));
     }
     world.advance(75.0);

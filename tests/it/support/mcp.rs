@@ -52,7 +52,13 @@ impl McpFixture {
 
     /// Starts it over HTTP.
     pub async fn start_http(&self) -> McpHttpServer {
-        let options = json!({ "plan": self.plan_path(), "journal": self.journal_path(), "http": true }).to_string();
+        self.start_http_at(0).await
+    }
+
+    /// Starts it over HTTP at this port; 0: at any that is free.
+    pub async fn start_http_at(&self, port: u16) -> McpHttpServer {
+        let options =
+            json!({ "plan": self.plan_path(), "journal": self.journal_path(), "http": true, "port": port }).to_string();
         let mut child = node(&script("server.mjs", &options)).stdout(Stdio::piped()).spawn().expect("start node");
         let mut lines = BufReader::new(child.stdout.take().expect("its stdout")).lines();
         let said = timeout(PATIENCE, lines.next_line()).await.expect("the MCP server starts");

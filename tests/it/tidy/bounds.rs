@@ -376,6 +376,9 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/ports/tool/mcp/listing.rs: LISTING_BYTES",
         By("tools_are_taken_up_to_the_most_bytes_and_set_aside_one_byte_beyond_it"),
     ),
+    ("src/ports/tool/mcp/listing.rs: SOONEST", By("list_is_asked_for_again_as_the_server_says_within_bounds")),
+    ("src/ports/tool/mcp/listing.rs: LATEST", By("list_is_asked_for_again_as_the_server_says_within_bounds")),
+    ("src/ports/tool/mcp/listing.rs: AGAIN_AFTER", By("list_is_asked_for_again_as_the_server_says_within_bounds")),
     ("src/ports/tool/mcp/listing.rs: LISTING_PAGES", By("list_without_an_end_is_read_up_to_the_most_pages")),
     (
         "src/ports/tool/mcp/listing.rs: CURSOR_BYTES",

@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn probed(tools: usize, set_aside: usize) -> ProbedServer {
-        let set_aside = (0..set_aside).map(|number| SetAsideTool { name: format!("t{number}"), why: "no".into() });
+        let set_aside = (0..set_aside).map(|number| SetAsideTool::new(&format!("t{number}"), "no"));
         let (revision, took) = ("2026-07-28".to_owned(), Duration::from_millis(349));
         ProbedServer { revision, tools, set_aside: set_aside.collect(), took }
     }

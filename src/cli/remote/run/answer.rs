@@ -8,6 +8,7 @@ use crate::cli::remote::run::print_run;
 use crate::cli::screen::text_of;
 use crate::cli::{CliFailure, Client, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
+use crate::http::api::runs::server_question::choices_of;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -99,6 +100,9 @@ pub fn print_inputs(run: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     }
     for input in inputs {
         print_question(input, screen)?;
+        if input["server"].is_object() {
+            print_fields(input, screen)?;
+        }
         let awaited: Vec<String> = input["awaited"].as_array().into_iter().flatten().map(text_of).collect();
         // where none has to be there, any of them is an answer
         let optional = || input["fields"]["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
@@ -114,6 +118,29 @@ pub fn print_inputs(run: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Prints a line for each field: its name, its title, what it takes, and whether it has to be there.
+fn print_fields(input: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let required: Vec<&str> =
+        input["fields"]["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, field) in input["fields"]["properties"].as_object().into_iter().flatten() {
+        let title = field["title"].as_str().map(|title| format!(" {title}")).unwrap_or_default();
+        let need = if required.contains(&name.as_str()) { "required" } else { "optional" };
+        screen.line(format!("  {}", on_one_line(&format!("{name}:{title} ({}, {need})", taken_by(field)))))?;
+    }
+    Ok(())
+}
+
+/// What a field takes: the choices, or a type.
+fn taken_by(field: &Value) -> String {
+    let kind = field["type"].as_str().unwrap_or("any");
+    let choices = choices_of(field);
+    match (choices.is_empty(), kind) {
+        (true, _) => kind.to_owned(),
+        (false, "array") => format!("some of: {}", choices.join(", ")),
+        (false, _) => format!("one of: {}", choices.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -140,7 +167,10 @@ mod tests {
         let form = asked(json!([]), json!({ "sure": {} }), json!(["sure"]));
         assert_eq!(
             form,
-            format!("\none (confirm) asks:\nDeploy⟦U+202E⟧?\n  reveille run answer r1 --set sure=…\n{others}")
+            format!(
+                "\none (confirm) asks:\nDeploy⟦U+202E⟧?\n  sure: (any, optional)\n  \
+                 reveille run answer r1 --set sure=…\n{others}"
+            )
         );
         let optional = asked(json!([]), json!({ "note": {} }), json!([]));
         assert!(optional.contains("  reveille run answer r1 --set note=…\n"), "{optional}");
@@ -148,6 +178,26 @@ mod tests {
         let page = asked(link, json!({}), json!([]));
         let shown = "  example.org (not opened): https://example.org/a\n  reveille run answer r1 --done\n";
         assert!(page.ends_with(&format!("{shown}{others}")), "{page}");
+    }
+
+    #[test]
+    fn field_of_a_server_is_shown_with_its_title_and_type_or_choices_and_whether_it_is_required() {
+        let shown = printed(json!({
+            "id": "i1", "run_id": "r1", "question": "Deploy?", "description": "", "awaited": ["days"],
+            "fields": { "required": ["days"], "properties": {
+                "days": { "type": "integer", "title": "How\nlong\u{202e}" },
+                "at": { "type": "string", "oneOf": [{ "const": "eu", "title": "Europe" }, { "const": "us" }] },
+                "by": { "type": "array", "items": { "enum": ["a", "b"] } },
+            } },
+            "server": { "server": "one", "tool": "confirm", "links": [] },
+        }));
+        for line in [
+            "  days: How long⟦U+202E⟧ (integer, required)",
+            "  at: (one of: eu (Europe), us, optional)",
+            "  by: (some of: a, b, optional)",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+        }
     }
 
     #[test]

@@ -62,7 +62,10 @@ pub async fn run(args: AcceptArgs, environment: &Environment, screen: &mut Scree
         }
     }
     if let Some(question) = question_about(&seen) {
-        args.yes.must_confirm(&question, screen)?;
+        match args.service.json {
+            true => args.yes.must_be_given("--json does not show what is accepted")?,
+            false => args.yes.must_confirm(&question, screen)?,
+        }
     }
     let accepted = accept(&client, &seen).await?;
     if args.service.json {

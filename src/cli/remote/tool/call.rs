@@ -48,10 +48,13 @@ pub async fn run(args: CallArgs, environment: &Environment, screen: &mut Screen)
     let path = ["v1", "tools", args.name.as_str(), "call"];
     let trial = match client.post_once(&path, &asked).await {
         Err(refused) if needs_confirmation(&refused) => {
-            if !args.service.json {
-                show_call(&tool, &refused, &asked["arguments"], screen)?;
+            match args.service.json {
+                true => args.yes.must_be_given("--json does not show the call that is made")?,
+                false => {
+                    show_call(&tool, &refused, &asked["arguments"], screen)?;
+                    args.yes.must_confirm("make this call?", screen)?;
+                }
             }
-            args.yes.must_confirm("make this call?", screen)?;
             asked["confirmed"] = json!(true);
             client.post_once(&path, &asked).await?
         }
@@ -123,10 +126,16 @@ fn show_trial(trial: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         Value::String(text) => escape_hidden(text.trim_end()),
         result => pretty(result),
     };
+    let request = match &trial["request"] {
+        Value::Null => String::new(),
+        Value::String(beginning) => escape_hidden(beginning),
+        request => pretty(request),
+    };
     screen.facts(&[
         ("tool", on_one_line(&text_of(&trial["tool"]))),
         ("version", on_one_line(&text_of(&trial["version"]))),
         ("arguments", pretty(&trial["arguments"])),
+        ("request", request),
         ("took", format!("{} ms", text_of(&trial["duration_ms"]))),
         ("result", result),
         ("error", failed),
@@ -171,6 +180,8 @@ mod tests {
         let cut = "the result is longer than what is shown\n";
         let told = shown(json!({ "result": "a\u{1b}[2J\nb\n", "truncated": true }));
         assert_eq!(told, format!("{head}result     a␛[2J\n           b\n{cut}"));
+        let sent = shown(json!({ "request": { "server": "github\u{1b}" }, "result": 1 }));
+        assert!(sent.contains("request    {\n") && sent.contains("\"server\": \"github\\u001b\""), "{sent}");
         let error = json!({ "kind": "not_found", "code": "http_404", "message": "nothing is there" });
         assert_eq!(shown(json!({ "error": error })), format!("{head}error      nothing is there (http_404)\n"));
     }

@@ -17,8 +17,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Try a tool
 ///
-/// Calls it once, with a tenant's credentials and outside of any run. The answer has the arguments and the result with
-/// secrets taken out, or the error of the tool. A call that acts, or about which the approval rules ask somebody, is
+/// Calls it once, with a tenant's credentials and outside of any run. The answer has the arguments, the request and the
+/// result with secrets taken out, or the error of the tool. A call that acts, or about which the approval rules ask somebody, is
 /// made only where `confirmed` is true: otherwise this answers 409 `confirmation_required`, and nothing is done. To
 /// agree to a call about which the rules ask needs `approvals:decide` as well. Calls that would be held
 /// (`undo_seconds`) are made at once. An `Idempotency-Key` has no effect here: a repetition calls again.

@@ -67,6 +67,16 @@ pub fn limit(given: Option<u32>) -> String {
     given.unwrap_or(LISTED_BY_DEFAULT).min(LISTED).to_string()
 }
 
+/// The schema of [`limit`].
+pub fn limit_schema() -> Value {
+    json!({ "type": "integer", "minimum": 1, "description": "How many at most; 20 where it is absent" })
+}
+
+/// The schema of the place at which a list goes on.
+pub fn cursor_schema() -> Value {
+    json!({ "type": "string", "description": "`next_cursor` of the page before" })
+}
+
 /// The schema of [`key`].
 pub fn key_schema() -> Value {
     json!({

@@ -77,25 +77,23 @@ fn recall_schema() -> Value {
         "type": "string", "minLength": 1, "maxLength": 200,
         "description": "Words as they stand in the fact, in upper or lower case; one word finds the most",
     });
-    arguments::object(json!({ "q": words, "limit": limit_property(), "cursor": cursor_property() }), &["q"])
+    arguments::object(
+        json!({ "q": words, "limit": arguments::limit_schema(), "cursor": arguments::cursor_schema() }),
+        &["q"],
+    )
 }
 
 fn list_schema() -> Value {
     let collection = collection_property("Of this collection and those below it, such as `preferences`");
-    arguments::object(json!({ "collection": collection, "limit": limit_property(), "cursor": cursor_property() }), &[])
+    arguments::object(
+        json!({ "collection": collection, "limit": arguments::limit_schema(), "cursor": arguments::cursor_schema() }),
+        &[],
+    )
 }
 
 fn forget_schema() -> Value {
     let id = json!({ "type": "string", "format": "uuid", "description": "The id of the fact" });
     arguments::object(json!({ "id": id }), &["id"])
-}
-
-fn limit_property() -> Value {
-    json!({ "type": "integer", "minimum": 1, "description": "How many at most; 20 where it is absent" })
-}
-
-fn cursor_property() -> Value {
-    json!({ "type": "string", "description": "`next_cursor` of the page before" })
 }
 
 #[derive(Deserialize)]
@@ -148,7 +146,7 @@ fn recall(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
         let FactSearchArguments { tenant_id, q, limit, cursor } = arguments::read(&input)?;
         let limit = Some(arguments::limit(limit));
         let found = facts(call, [("tenant_id", tenant_id), ("q", Some(q)), ("limit", limit), ("cursor", cursor)]);
-        Ok(Answered::Result(told("recall", found.await?)))
+        Ok(Answered::Result(ToolResult::of_page("recall", found.await?)))
     })
 }
 
@@ -157,7 +155,7 @@ fn list_facts(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
         let ListedFacts { tenant_id, collection, limit, cursor } = arguments::read(&input)?;
         let limit = Some(arguments::limit(limit));
         let fields = [("tenant_id", tenant_id), ("collection", collection), ("limit", limit), ("cursor", cursor)];
-        Ok(Answered::Result(told("list_facts", facts(call, fields).await?)))
+        Ok(Answered::Result(ToolResult::of_page("list_facts", facts(call, fields).await?)))
     })
 }
 
@@ -177,16 +175,6 @@ async fn facts(call: &McpCall, fields: [(&'static str, Option<String>); 4]) -> R
         *fact = shown(fact).into();
     }
     Ok(page)
-}
-
-/// A page as this tool answers it.
-fn told(tool: &str, page: Value) -> ToolResult {
-    let has_more = page["next_cursor"].is_string();
-    let listed = ToolResult::of(page);
-    match has_more {
-        true => listed.then(format!("There are more: call `{tool}` again with `cursor` as in `next_cursor`.")),
-        false => listed,
-    }
 }
 
 /// A fact in short.

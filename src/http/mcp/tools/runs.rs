@@ -23,6 +23,8 @@ use crate::http::streaming::limiter;
 
 /// The longest that one call waits, in seconds.
 const LONGEST_WAIT: u64 = 25;
+/// What a person may want done with a question that they don't answer.
+const REFUSALS: [&str; 2] = ["decline", "cancel"];
 
 /// The tools of this file.
 pub fn tools() -> Vec<ServedTool> {
@@ -83,8 +85,9 @@ pub fn tools() -> Vec<ServedTool> {
             name: "answer_run",
             title: "Answer a run that waits for input",
             description: "Answers a question for input of a run, only with what the PERSON said about it; never make \
-                an answer up. Give either `fields`, or `message`: the value of the one field that is awaited, or a \
-                line `name: value` for each. Approvals can't be answered.",
+                an answer up. Give `fields`, or `message`: the value of the one field that is awaited, or a line \
+                `name: value` for each; or an `action`, where the person wants no answer given. Approvals can't be \
+                answered, and questions with `sends_to` only declined or cancelled.",
             permission: Permission::RunsInput,
             effect: ToolEffect::Changes,
             names_tenant: false,
@@ -93,6 +96,10 @@ pub fn tools() -> Vec<ServedTool> {
         },
     ]
 }
+
+/// The refusal of an answer to a question whose server sends the person to a page.
+const SENT_TO_PAGE: &str = "An MCP server sends the person to a page of its own, which nobody has seen here. Tell the \
+    person: they answer by the message that they were sent. Where they want none of it, call again with `action`.";
 
 fn id_property() -> Value {
     json!({ "type": "string", "format": "uuid", "description": "The id of the run" })
@@ -135,6 +142,11 @@ fn answer_schema() -> Value {
             },
             "fields": { "type": "object", "description": "The values by the names of the fields" },
             "message": { "type": "string", "description": "What the person said, in place of `fields`" },
+            "action": {
+                "type": "string", "enum": REFUSALS,
+                "description": "In place of both: `decline` tells the MCP server that asks no, and the call goes on; \
+                                `cancel` stops the call, and the run goes on without it",
+            },
         }),
         &["id"],
     )
@@ -172,6 +184,7 @@ struct GivenRunInput {
     input_id: Option<String>,
     fields: Option<Map<String, Value>>,
     message: Option<String>,
+    action: Option<String>,
 }
 
 fn list_runs(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
@@ -192,12 +205,7 @@ fn list_runs(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
         if let Some(items) = page["items"].as_array_mut() {
             items.iter_mut().for_each(|run| *run = shown(run));
         }
-        let has_more = page["next_cursor"].is_string();
-        let listed = ToolResult::of(page);
-        Ok(Answered::Result(match has_more {
-            true => listed.then("There are more: call `list_runs` again with `cursor` as in `next_cursor`."),
-            false => listed,
-        }))
+        Ok(Answered::Result(ToolResult::of_page("list_runs", page)))
     })
 }
 
@@ -232,19 +240,26 @@ fn cancel_run(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
 
 fn answer_run(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
     Box::pin(async move {
-        let GivenRunInput { id, input_id, fields, message } = arguments::read(&input)?;
-        let id = arguments::id(&id, "run")?.to_string();
-        let mut body = Map::new();
-        if let Some(input_id) = input_id {
-            body.insert("input_id".into(), arguments::id(&input_id, "question")?.to_string().into());
-        }
-        match (fields, message) {
-            (Some(fields), None) => body.insert("fields".into(), fields.into()),
-            (None, Some(message)) => body.insert("message".into(), message.into()),
-            _ => return Err(ToolRefusal::new("Give either `fields` or `message`, and call again.").into()),
+        let GivenRunInput { id, input_id, fields, message, action } = arguments::read(&input)?;
+        let id = arguments::id(&id, "run")?;
+        let input_id = input_id.map(|input_id| arguments::id(&input_id, "question")).transpose()?;
+        let is_refusal = action.is_some();
+        let given: (&str, Value) = match (fields, message, action) {
+            (Some(fields), None, None) => ("fields", fields.into()),
+            (None, Some(message), None) => ("message", message.into()),
+            (None, None, Some(action)) if REFUSALS.contains(&action.as_str()) => ("action", action.into()),
+            _ => {
+                let why = "Give one of `fields`, `message` and `action` (`decline` or `cancel`), and call again.";
+                return Err(ToolRefusal::new(why).into());
+            }
         };
-        let answered = call.post(&["v1", "runs", &id, "input"], &[], body.into(), None).await;
-        let names = [("/input_id", "input_id"), ("/fields", "fields"), ("/message", "message")];
+        if !is_refusal && questions::is_answered_on_page(call, id, input_id).await? {
+            return Err(ToolRefusal::new(SENT_TO_PAGE).into());
+        }
+        let input_id = input_id.map(|input_id| input_id.to_string().into());
+        let body = arguments::fields([("input_id", input_id), (given.0, Some(given.1))]);
+        let answered = call.post(&["v1", "runs", &id.to_string(), "input"], &[], body.into(), None).await;
+        let names = [("/input_id", "input_id"), ("/fields", "fields"), ("/message", "message"), ("/action", "action")];
         let run = answered.map_err(|error| ToolRefusal::from(error).with_names(&names))?;
         Ok(Answered::Result(ToolResult::of(shown(&run)).then("The run goes on; `wait_for_run` waits for its end.")))
     })

@@ -269,12 +269,7 @@ fn list_tasks(call: &McpCall, input: ToolInput) -> ToolFuture<'_> {
         if let Some(items) = page["items"].as_array_mut() {
             items.iter_mut().for_each(|task| *task = shown(task, LISTED_CHARS).into());
         }
-        let has_more = page["next_cursor"].is_string();
-        let listed = ToolResult::of(page);
-        Ok(Answered::Result(match has_more {
-            true => listed.then("There are more: call `list_tasks` again with `cursor` as in `next_cursor`."),
-            false => listed,
-        }))
+        Ok(Answered::Result(ToolResult::of_page("list_tasks", page)))
     })
 }
 

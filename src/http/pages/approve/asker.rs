@@ -105,9 +105,9 @@ mod tests {
         ServerQuestion, VoterIdentities,
     };
     use crate::http::pages::approve::approval_page::{ApprovalPage, FormState};
-    use crate::http::pages::approve::form::SubmittedFields;
     use crate::http::pages::approve::form::tests::proposal;
     use crate::http::pages::approve::page_room::PageQuestion;
+    use crate::http::pages::approve::submitted_fields::SubmittedFields;
     use crate::http::pages::approve::view;
     use crate::http::pages::tests::{assert_inert, text_of};
     use crate::ports::channel::templates::phrases::Catalogue;

@@ -3,8 +3,6 @@
 //! A field that comes back as it was shown leaves the proposed value as it is, to the byte: approving without a change
 //! is never an edit, whatever browsers do to line ends.
 
-use std::collections::HashMap;
-
 use serde_json::{Map, Value};
 
 use crate::domain::approval::{ApprovalChoice, Proposal, ServerQuestion};
@@ -39,26 +37,6 @@ pub struct FormField {
 pub struct FormFault {
     pub phrase: &'static str,
     pub part: Option<(&'static str, String)>,
-}
-
-/// The fields that were sent: the first value of each name.
-#[derive(Debug, Default)]
-pub struct SubmittedFields(HashMap<String, String>);
-
-impl SubmittedFields {
-    /// Reads `application/x-www-form-urlencoded`.
-    pub fn parse(body: &[u8]) -> SubmittedFields {
-        let mut sent = HashMap::new();
-        for (name, value) in url::form_urlencoded::parse(body) {
-            sent.entry(name.into_owned()).or_insert_with(|| lines(&value));
-        }
-        SubmittedFields(sent)
-    }
-
-    /// The text of a field that was submitted.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
 }
 
 /// The arguments that may be changed, as fields: the proposed ones first, then what else the schema knows.
@@ -267,17 +245,13 @@ fn gather<'a>(leaves: &mut Vec<(String, &'a Value)>, path: &[&str], object: &'a 
     }
 }
 
-/// Line ends as forms have them become those of texts.
-fn lines(text: &str) -> String {
-    text.replace("\r\n", "\n").replace('\r', "\n")
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
     use crate::domain::approval::{Category, Consequence, OnExpiry};
+    use crate::http::pages::approve::submitted_fields::SubmittedFields;
 
     /// A proposal to call a tool with these parameters.
     pub fn proposal(parameters: Value, arguments: Value) -> Proposal {

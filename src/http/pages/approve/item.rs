@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use crate::base::invalid::escape;
 use crate::domain::approval::{Approval, ApprovalChoice, ArgumentFault};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantRequest, ungrantable};
-use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
+use crate::http::pages::approve::form::{self, FormFault, FormField};
 use crate::http::pages::approve::page_room::PageQuestion;
+use crate::http::pages::approve::submitted_fields::SubmittedFields;
 use crate::ports::channel::templates::phrases::Phrases;
 
 /// A question and its form.

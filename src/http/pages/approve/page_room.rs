@@ -153,7 +153,7 @@ impl ByteRoom {
         proposal.precheck.as_ref().map_or(Some(()), |found| self.value(found))
     }
 
-    /// What a server asks, in its words.
+    /// The question of a server, in its words.
     fn server(&mut self, server: &ServerQuestion) -> Option<()> {
         for part in &server.parts {
             self.take(ROW)?;

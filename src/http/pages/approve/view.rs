@@ -196,9 +196,9 @@ mod tests {
         Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, CallOutcome, Category, Consequence, Proposal,
         ProposalIdentity, QuestionKind, ReasonCode, RuleBy, Vote, VoterIdentities,
     };
-    use crate::http::pages::approve::form::SubmittedFields;
     use crate::http::pages::approve::item::FaultPlace;
     use crate::http::pages::approve::page_room::PageQuestion;
+    use crate::http::pages::approve::submitted_fields::SubmittedFields;
     use crate::http::pages::tests::{assert_inert, text_of};
     use crate::ports::channel::templates::phrases::Catalogue;
 

@@ -210,7 +210,7 @@ impl McpConnection {
         self.changed.notified().await;
     }
 
-    /// What becomes of it, for who does not keep it open.
+    /// Its changes and its end, for those who do not keep it open.
     pub fn events(&self) -> ConnectionEvents {
         ConnectionEvents { changed: Arc::clone(&self.changed), closed: self.closed.clone() }
     }
@@ -300,7 +300,7 @@ impl Drop for McpConnection {
     }
 }
 
-/// What becomes of a connection.
+/// The changes of a connection, and its end.
 pub struct ConnectionEvents {
     changed: Arc<Notify>,
     closed: CancellationToken,

@@ -4,6 +4,7 @@
 //! addresses are.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -143,17 +144,31 @@ impl Keeper {
                 self.connected(connection);
             }
             self.tried();
-            tokio::select! {
-                () = stop.cancelled() => return None,
-                () = connection.closed() => return Some(self.ended(connection)),
-                () = connection.changed() => {
-                    stop.run_until_cancelled(settle(connection, begun)).await?;
-                }
-                () = self.pinning.accepted() => {
-                    stop.run_until_cancelled(settle(connection, begun)).await?;
-                }
-                () = pause(again) => {}
+            if let ControlFlow::Break(end) = self.until_due(connection, begun, again).await {
+                return end;
             }
+        }
+    }
+
+    /// Returns once the tools are to be listed again: after this time, or some while after the last list has begun
+    /// where something has changed or was accepted. Breaks as [`Keeper::follow`] ends.
+    async fn until_due(
+        &mut self,
+        connection: &McpConnection,
+        begun: Instant,
+        again: Duration,
+    ) -> ControlFlow<Option<McpFault>> {
+        let stop = self.stop.clone();
+        tokio::select! {
+            () = stop.cancelled() => return ControlFlow::Break(None),
+            () = connection.closed() => return ControlFlow::Break(Some(self.ended(connection))),
+            () = pause(again) => return ControlFlow::Continue(()),
+            () = connection.changed() => {}
+            () = self.pinning.accepted() => {}
+        }
+        match stop.run_until_cancelled(settle(connection, begun)).await {
+            Some(()) => ControlFlow::Continue(()),
+            None => ControlFlow::Break(None),
         }
     }
 
@@ -285,7 +300,7 @@ impl Keeper {
     fn log_set_aside(&mut self, set_aside: BTreeSet<SetAsideTool>) {
         let server = &self.server.prepared().name;
         let fresh: Vec<&SetAsideTool> = set_aside.difference(&self.set_aside).collect();
-        for SetAsideTool { name, why } in fresh.iter().take(LOGGED_ASIDE) {
+        for SetAsideTool { name, why, .. } in fresh.iter().take(LOGGED_ASIDE) {
             tracing::warn!(server, tool = name, why, "a tool of an MCP server is set aside");
         }
         if let more @ 1.. = fresh.len().saturating_sub(LOGGED_ASIDE) {
@@ -560,6 +575,25 @@ mod tests {
         process.stop();
         assert!(following.await.unwrap().is_some(), "it was not stopped");
         assert!(catalog.current().find("local.tool-7").is_some());
+    }
+
+    #[tokio::test]
+    async fn tools_are_listed_again_once_their_list_is_as_old_as_the_server_says() {
+        let mut keeper = Kept::new(json!({})).keeper;
+        let (mut process, connection) = NewServer::connected().await;
+        let (listed, ()) = tokio::join!(keeper.list(&connection), async {
+            let asked = process.next("tools/list").await;
+            let result = json!({ "tools": [], "resultType": "complete", "ttlMs": 90_000, "cacheScope": "private" });
+            process.say(json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }));
+        });
+        assert_eq!(listed, Ok(Duration::from_secs(90)));
+        let long = keeper.until_due(&connection, Instant::now(), Duration::from_secs(90));
+        assert!(timeout(Duration::from_millis(50), long).await.is_err(), "it is good still");
+        let short = keeper.until_due(&connection, Instant::now(), Duration::from_millis(1));
+        assert_eq!(timeout(Duration::from_secs(60), short).await, Ok(ControlFlow::Continue(())));
+        keeper.stop.cancel();
+        let stopped = keeper.until_due(&connection, Instant::now(), Duration::from_secs(90));
+        assert_eq!(timeout(Duration::from_secs(60), stopped).await, Ok(ControlFlow::Break(None)));
     }
 
     #[tokio::test]

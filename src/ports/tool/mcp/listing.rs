@@ -13,7 +13,7 @@ use crate::base::unicode_safety::on_one_line;
 use crate::ports::tool::ToolOutput;
 use crate::ports::tool::mcp::connection::{McpConnection, ServerEra};
 use crate::ports::tool::mcp::fault::McpFault;
-use crate::ports::tool::mcp::listed_tool::{ListedTool, TOOL_NAME_BYTES};
+use crate::ports::tool::mcp::listed_tool::{ListedTool, TOOL_NAME_BYTES, is_tool_name};
 use crate::ports::tool::mcp::settings::{PreparedServer, ServerTarget};
 use crate::ports::vault::credentials::UsedSecrets;
 
@@ -35,10 +35,10 @@ const REST: &str = "(the rest of the list)";
 const LIST_WITHIN: Duration = Duration::from_secs(30);
 /// For all pages, where somebody waits for them.
 pub const LISTED_WITHIN: Duration = Duration::from_secs(60);
-/// When to list again where the server does not say, and the bounds of its word.
-const AGAIN_AFTER: Duration = Duration::from_secs(300);
-const SOONEST: Duration = Duration::from_secs(30);
-const LATEST: Duration = Duration::from_secs(3_600);
+/// When to list again where the server does not say, and the bounds of its word, in seconds.
+const AGAIN_AFTER: u64 = 300;
+const SOONEST: u64 = 30;
+const LATEST: u64 = 3_600;
 
 /// The tools that a server lists, and those of them that can't be used.
 pub struct ToolListing {
@@ -57,13 +57,39 @@ pub struct SetAsideTool {
     pub name: String,
     /// Why, in a sentence.
     pub why: String,
+    /// Why, in kind.
+    pub reason: AsideReason,
+}
+
+/// The kind of reason for which a tool is set aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AsideReason {
+    /// Its definition can't be used: it is another one than any that was used before.
+    Definition,
+    /// There is no room for it, or its name is none: nothing is known of its definition.
+    Unread,
 }
 
 impl SetAsideTool {
-    /// Both may hold words of the server: they are cut, and shown on one line.
+    /// A tool whose definition is not known. Name and reason may hold words of the server: they are cut, and shown on
+    /// one line.
     pub fn new(name: &str, why: &str) -> SetAsideTool {
         let shown = |text: &str, most: usize| on_one_line(&text.chars().take(most).collect::<String>());
-        SetAsideTool { name: shown(name, TOOL_NAME_BYTES), why: shown(why, WHY_CHARS) }
+        SetAsideTool { name: shown(name, TOOL_NAME_BYTES), why: shown(why, WHY_CHARS), reason: AsideReason::Unread }
+    }
+
+    /// A tool that was read and can't be used; one whose name is none is nobody's.
+    pub fn of_definition(name: &str, why: &str) -> SetAsideTool {
+        let reason = if is_tool_name(name) { AsideReason::Definition } else { AsideReason::Unread };
+        SetAsideTool { reason, ..SetAsideTool::new(name, why) }
+    }
+}
+
+impl ToolListing {
+    /// The names of the tools that are listed with a definition that can't be used.
+    pub fn unfit(&self) -> Vec<&str> {
+        let unfit = self.set_aside.iter().filter(|tool| tool.reason == AsideReason::Definition);
+        unfit.map(|tool| tool.name.as_str()).collect()
     }
 }
 
@@ -178,25 +204,24 @@ impl GatheredTools<'_> {
                     self.names.insert(listed.name.clone());
                     self.tools.push(listed);
                 }
-                Err(why) if self.set_aside.len() < NAMED_ASIDE => {
-                    self.set_aside.push(SetAsideTool::new(&tool.name, &why));
-                }
+                Err(aside) if self.set_aside.len() < NAMED_ASIDE => self.set_aside.push(aside),
                 Err(_) => {}
             }
         }
     }
 
     /// The tool, if there is room for it.
-    fn take(&mut self, tool: &Tool) -> Result<ListedTool, String> {
+    fn take(&mut self, tool: &Tool) -> Result<ListedTool, SetAsideTool> {
+        let no_room = |why: String| Err(SetAsideTool::new(&tool.name, &why));
         if self.tools.len() >= LISTED_TOOLS {
-            return Err(format!("the server lists more than {LISTED_TOOLS} tools"));
+            return no_room(format!("the server lists more than {LISTED_TOOLS} tools"));
         }
-        let listed = ListedTool::read(tool)?;
+        let listed = ListedTool::read(tool).map_err(|why| SetAsideTool::of_definition(&tool.name, &why))?;
         let bytes = self.bytes + bytes_of(&listed.description) + bytes_of(&listed.parameters);
         let bytes = bytes + listed.output_schema.as_ref().map_or(0, bytes_of);
         if bytes > LISTING_BYTES {
             self.is_out_of_bytes = true;
-            return Err(format!("the tools before it have {LISTING_BYTES} bytes together, or nearly so many"));
+            return no_room(format!("the tools before it have {LISTING_BYTES} bytes together, or nearly so many"));
         }
         self.bytes = bytes;
         Ok(listed)
@@ -222,7 +247,9 @@ impl GatheredTools<'_> {
     }
 
     fn listing(self) -> ToolListing {
-        let again = self.good_for.map_or(AGAIN_AFTER, |said| said.clamp(SOONEST, LATEST));
+        let again = self.good_for.map_or(Duration::from_secs(AGAIN_AFTER), |said| {
+            said.clamp(Duration::from_secs(SOONEST), Duration::from_secs(LATEST))
+        });
         ToolListing { tools: self.tools, set_aside: self.set_aside, again }
     }
 }
@@ -337,6 +364,16 @@ mod tests {
         assert_eq!(all.set_aside[0].name, "b c");
         let some = gathered(&server(json!({ "allow": ["b"] })), vec![plain("a"), plain("b"), plain("c d")]);
         assert_eq!((names(&some), some.set_aside.len()), (vec!["b"], 0));
+    }
+
+    #[test]
+    fn tool_that_is_set_aside_for_its_definition_is_told_from_one_without_room() {
+        let mut tools = vec![tool("wrong", json!({ "type": "array" })), plain("b c"), plain(&"n".repeat(129))];
+        let few = gathered(&server(json!({})), tools.clone());
+        assert_eq!((few.unfit(), few.set_aside.len()), (vec!["wrong"], 3), "a name that is none is no tool's");
+        tools.splice(0..0, (0..LISTED_TOOLS).map(|n| plain(&format!("t{n}"))));
+        let full = gathered(&server(json!({})), tools);
+        assert_eq!((full.unfit().len(), full.set_aside.len()), (0, 3));
     }
 
     #[test]

@@ -22,9 +22,9 @@ pub const OUTPUT_MESSAGES_PER_SECOND: u64 = 500;
 
 /// The budget of a connection. Cheap to clone: all clones are the one budget.
 #[derive(Clone)]
-pub struct OutputBudget(Arc<BudgetState>);
+pub struct OutputBudget(Arc<OutputState>);
 
-struct BudgetState {
+struct OutputState {
     left: Mutex<OutputLeft>,
     /// Cancelled once more was written than there was left.
     flooded: CancellationToken,
@@ -46,7 +46,7 @@ impl Default for OutputBudget {
 impl OutputBudget {
     fn since(now: Instant) -> OutputBudget {
         let left = OutputLeft { bytes: OUTPUT_BYTES, messages: OUTPUT_MESSAGES, until: now };
-        OutputBudget(Arc::new(BudgetState { left: Mutex::new(left), flooded: CancellationToken::new() }))
+        OutputBudget(Arc::new(OutputState { left: Mutex::new(left), flooded: CancellationToken::new() }))
     }
 
     /// So many messages are sent to the server, and may be answered.

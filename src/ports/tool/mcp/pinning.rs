@@ -70,7 +70,7 @@ impl Pinning {
             }
         };
         // before anybody is asked: a call of a changed tool is refused even while the pins are away
-        server.served().put(&seen);
+        server.served().put(&seen, &listing.unfit());
         let verdicts = match self.verdicts(name, &seen).await {
             Ok(verdicts) => verdicts,
             Err(away) => {
@@ -286,6 +286,18 @@ mod tests {
         assert_eq!((names(&judged.tools), judged.waiting.len()), (vec!["echo"], 0));
         assert!(server.served().is_other("echo", "another") && !server.served().is_other("echo", &echo.hash()));
         assert!(pinning.accepted().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn definition_that_can_t_be_used_is_another_one_and_a_tool_without_room_is_none() {
+        let mut pinning = Pinning::new(None, Arc::default());
+        let (server, echo) = (server(), tool("echo", "Echoes."));
+        assert!(pinning.judge(&server, listing(std::slice::from_ref(&echo))).await.is_some());
+        let aside = [SetAsideTool::of_definition("echo", "its schema is none"), SetAsideTool::new("more", "no room")];
+        let changed = ToolListing { set_aside: aside.to_vec(), ..listing(&[]) };
+        assert!(pinning.judge(&server, changed).await.is_some_and(|judged| judged.set_aside == aside));
+        assert!(server.served().is_other("echo", &echo.hash()), "a call of the earlier tool is refused");
+        assert!(!server.served().is_other("more", &echo.hash()));
     }
 
     #[tokio::test]

@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn challenge_is_read_whatever_stands_around_it() {
-        let place = Some("https://mcp.example.org/.well-known/oauth-protected-resource");
-        let metadata = format!("resource_metadata=\"{}\"", place.unwrap());
+        let address = "https://mcp.example.org/.well-known/oauth-protected-resource";
+        let (place, metadata) = (Some(address), format!("resource_metadata=\"{address}\""));
         for (text, expected) in [
             (format!("Bearer {metadata}"), challenge(place, None, None)),
             (format!("bearer realm=\"a, b\", {metadata} ,scope = \"a b\""), challenge(place, Some("a b"), None)),

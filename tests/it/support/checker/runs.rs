@@ -27,7 +27,7 @@ pub fn judge(records: &Records, known: &CheckerFacts, verdict: &mut Verdict) {
     slots(records, verdict);
     let pipelines = pipelines(records);
     effects(&runs, &pipelines, known, verdict);
-    payments(&runs, &pipelines, known, verdict);
+    payments(&runs, &paying(records), known, verdict);
     deliveries(records, verdict);
     if known.ended && records.events.iter().any(|event| event.waits) {
         verdict.violated("ended", "an event still waits to be matched");
@@ -212,15 +212,22 @@ fn pipelines(records: &Records) -> HashSet<Uuid> {
     records.tasks.iter().filter(is_pipeline).map(|task| task.id).collect()
 }
 
+/// Tasks whose runs are pipelines that pay.
+fn paying(records: &Records) -> HashSet<Uuid> {
+    let pays = |task: &&super::TaskRow| task.spec.0.to_string().contains("\"pays\"");
+    let pipelines = pipelines(records);
+    records.tasks.iter().filter(pays).map(|task| task.id).filter(|id| pipelines.contains(id)).collect()
+}
+
 /// Judges the payments of pipelines: nobody pays twice, and a run that succeeded has paid.
-fn payments(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &CheckerFacts, verdict: &mut Verdict) {
+fn payments(runs: &HashMap<Uuid, &RunRow>, paying: &HashSet<Uuid>, known: &CheckerFacts, verdict: &mut Verdict) {
     let mut paid = HashSet::new();
     for payment in &known.payments {
         if !paid.insert(payment.run_id) {
             verdict.violated("paid_once", format!("{} has paid again, under the key {}", payment.run_id, payment.key));
         }
     }
-    let of_pipelines = runs.values().filter(|run| run.task_id.is_some_and(|id| pipelines.contains(&id)));
+    let of_pipelines = runs.values().filter(|run| run.task_id.is_some_and(|id| paying.contains(&id)));
     for run in of_pipelines.filter(|run| run.state == "succeeded" && !paid.contains(&run.id)) {
         verdict.violated("effects", format!("{} succeeded, and has not paid", run.id));
     }

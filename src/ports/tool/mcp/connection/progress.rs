@@ -139,7 +139,7 @@ impl Drop for FollowedProgress {
 pub struct ProgressTeller {
     /// The listener.
     pub to: ToolProgress,
-    /// What is taken out of each message.
+    /// The secrets that are taken out of each message.
     pub used_secrets: UsedSecrets,
 }
 

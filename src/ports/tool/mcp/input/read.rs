@@ -34,19 +34,31 @@ pub const URL_BYTES: usize = 2_048;
 const SUMMARY_CHARS: usize = 300;
 
 /// By which a request is known again: the answer to it lies ready when the server asks once more. The query of an
-/// address may be another each time.
+/// address may be another each time. Of texts that are too long to be asked only the beginning counts.
 pub fn asked_key(asked: &ElicitRequestParams) -> String {
     let identity = match asked {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-            json!({ "mode": "form", "message": message, "schema": requested_schema })
+            json!({ "mode": "form", "message": known_by(message), "schema": requested_schema })
         }
         ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
             let bare = url.split(['?', '#']).next().unwrap_or_default();
-            json!({ "mode": "url", "message": message, "url": bare })
+            // beyond this it is refused, even where its last character is cut
+            let bare = &bare[..bare.floor_char_boundary(URL_BYTES + 4)];
+            json!({ "mode": "url", "message": known_by(message), "url": bare })
         }
         _ => json!({ "mode": "unknown" }),
     };
     canonical_hash(&identity)
+}
+
+/// The whole of a message that may be asked, and the beginning of one that is too long for it. A line may end in two
+/// characters, of which one is counted.
+fn known_by(message: &str) -> &str {
+    let message = message.trim();
+    match message.char_indices().nth(2 * QUESTION_CHARS + 1) {
+        Some((end, _)) => &message[..end],
+        None => message,
+    }
 }
 
 /// Reads a question; `before`: the answer with which the call went on already.
@@ -570,6 +582,11 @@ mod tests {
         assert_eq!((&keys[0], &keys[1]), (&keys[2], &keys[3]), "an id is another one each time");
         assert!(keys[0] != keys[1] && keys[0] != asked_key(&live_form("Sure?", json!({}))));
         assert_ne!(keys[1], asked_key(&live_page("https://example.org/b")));
+        let of = |message: &str| asked_key(&live_form(message, json!({})));
+        let longest = "\r\n".repeat(QUESTION_CHARS - 1);
+        assert_ne!(of(&format!("a{longest}b")), of(&format!("a{longest}c")), "the whole of what may be asked counts");
+        let long = "x".repeat(2 * QUESTION_CHARS + 1);
+        assert_eq!(of(&format!("{long}b")), of(&format!("{long}c")), "no more is hashed of what is never asked");
         let question = read(Asked::Live(asked)).question;
         let parts: Vec<&String> = question.parts.iter().map(|part| &part.key).collect();
         assert_eq!(parts, [&keys[0], &keys[1], &keys[3]], "two pages are two");

@@ -10,9 +10,14 @@ use crate::domain::approval::SeenDefinition;
 pub struct ServedDefinitions(RwLock<HashMap<String, String>>);
 
 impl ServedDefinitions {
-    /// Takes the definitions of a list in place of those before.
-    pub fn put(&self, seen: &[SeenDefinition]) {
-        let served = seen.iter().map(|seen| (seen.tool.clone(), seen.hash.clone())).collect();
+    /// Takes the definitions of a list in place of those before. `unfit`: tools that it names with a definition that
+    /// can't be used.
+    pub fn put(&self, seen: &[SeenDefinition], unfit: &[&str]) {
+        // no definition has an empty hash, so each is another one than theirs
+        let unfit = unfit.iter().map(|tool| ((*tool).to_owned(), String::new()));
+        let seen = seen.iter().map(|seen| (seen.tool.clone(), seen.hash.clone()));
+        // of two tools of one name the one that can be used counts
+        let served = unfit.chain(seen).collect();
         *self.0.write().expect("the lock of served definitions") = served;
     }
 
@@ -31,11 +36,15 @@ mod tests {
         let served = ServedDefinitions::default();
         assert!(!served.is_other("echo", "1"), "nothing was listed yet");
         let seen = |hash: &str| SeenDefinition { tool: "echo".into(), hash: hash.into(), text: String::new() };
-        served.put(&[seen("1")]);
+        served.put(&[seen("1")], &[]);
         assert!(!served.is_other("echo", "1") && served.is_other("echo", "2") && !served.is_other("gone", "2"));
-        served.put(&[seen("2")]);
+        served.put(&[seen("2")], &[]);
         assert!(served.is_other("echo", "1") && !served.is_other("echo", "2"));
-        served.put(&[]);
+        served.put(&[seen("2")], &["echo"]);
+        assert!(!served.is_other("echo", "2"), "the one that can be used counts");
+        served.put(&[], &["echo"]);
+        assert!(served.is_other("echo", "1") && served.is_other("echo", "2") && !served.is_other("gone", "2"));
+        served.put(&[], &[]);
         assert!(!served.is_other("echo", "1"), "a tool that is gone is away, and not another");
     }
 }

@@ -1,0 +1,28 @@
+//! The fields of a form as a browser has sent them.
+
+use std::collections::HashMap;
+
+/// The fields that were sent: the first value of each name.
+#[derive(Debug, Default)]
+pub struct SubmittedFields(HashMap<String, String>);
+
+impl SubmittedFields {
+    /// Reads `application/x-www-form-urlencoded`.
+    pub fn parse(body: &[u8]) -> SubmittedFields {
+        let mut sent = HashMap::new();
+        for (name, value) in url::form_urlencoded::parse(body) {
+            sent.entry(name.into_owned()).or_insert_with(|| lines(&value));
+        }
+        SubmittedFields(sent)
+    }
+
+    /// The text of a field that was submitted.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+/// Line ends as forms have them become those of texts.
+fn lines(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
