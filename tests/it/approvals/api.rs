@@ -44,6 +44,7 @@ async fn approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
         "action_summary": "Send a note to the room lobby", "description": "Send a note to a room.",
         "details": approval.proposal.arguments, "parameters": approval.proposal.parameters,
         "category": "side_effect", "consequence": "medium", "reasons": approval.proposal.reasons,
+        "server": null, "answer": null,
         "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger",
         "delegation_chain": [], "step": null, "status": "pending", "created_at": "2026-11-21T00:00:00Z",
         "expires_at": "2026-11-21T00:30:00Z", "decided_at": null, "decided_by": null, "decided_via": null,
