@@ -17,7 +17,7 @@ use reveille::executor::Executor;
 use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::webhook::WebhookExecutor;
 use reveille::ports::channel::{ChannelError, webhook};
-use reveille::ports::egress::Egress;
+use reveille::ports::egress::{Egress, Settings};
 use reveille::ports::poll::{self, Sources};
 use reveille::ports::tool::mcp::{self, McpServerDefinition, PreparedServer};
 use reveille::ports::tool::{self, ToolCaller, ToolContext, ToolError};
@@ -222,8 +222,10 @@ fn mcp_server_takes_none_of_them() {
 async fn mcp_server_whose_name_leads_inside_is_not_reached() {
     let inside = MockServer::start().await;
     let names = Names::default().with("mcp.example", &[&["127.0.0.1"]]);
-    let egress = Egress::with_resolver(&super::settings(&[]), names.clone()).unwrap();
-    let url = format!("http://mcp.example:{}/mcp", inside.address().port());
+    let port = inside.address().port();
+    let settings = Settings { ports: vec![port], ..super::settings(&[]) };
+    let egress = Egress::with_resolver(&settings, names.clone()).unwrap();
+    let url = format!("http://mcp.example:{port}/mcp");
     let server = mcp_server(&url, &egress).unwrap().remove(0);
     let fault = mcp::probe(&server, &Credentials::none(egress), Path::new("unused")).await.err().expect("a fault");
     assert_eq!(ToolError::from(fault).code(), "address_denied");
