@@ -148,6 +148,9 @@ async fn owner_of_a_task_that_names_an_agent_with_the_tool_is_told_once(world: &
     let agents =
         json!([agent("Merger", &["github.merge"]), agent("Head", &["Merger"]), agent("Closer", &["github.close"])]);
     let agents: Vec<AgentDefinition> = serde_json::from_value(agents).expect("agents");
+    for tenant in ["ann", "bob", "cem", "amy"] {
+        reachable(world, tenant, "en").await;
+    }
     // amy has a task of each kind, and one message
     for (tenant, tools) in [
         ("ann", &["Merger"][..]),
@@ -156,7 +159,6 @@ async fn owner_of_a_task_that_names_an_agent_with_the_tool_is_told_once(world: &
         ("amy", &["github.merge"][..]),
         ("amy", &["Merger", "Head"][..]),
     ] {
-        reachable(world, tenant, "en").await;
         task_with(world, tenant, tools, json!({})).await;
         world.pass(1);
     }
