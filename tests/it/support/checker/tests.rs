@@ -302,6 +302,7 @@ fn payment_that_is_made_twice_or_is_missing_is_found() {
     let paid = |payments: &[f64]| {
         found(|records, known| {
             records.tasks[0].spec.0["executor"] = json!("pipeline");
+            records.tasks[0].spec.0["action"] = json!({ "config": { "pays": "{{ run.id }}" } });
             known.effects.clear();
             let payment = |seconds: &f64| Payment { run_id: run(*seconds).id, key: "k".into() };
             known.payments = payments.iter().map(payment).collect();
