@@ -158,7 +158,7 @@ enum ClientAnswer<'a> {
 }
 
 /// Key and response of each request, by the id of its question.
-type Responses<'a> = BTreeMap<Uuid, (&'a String, ClientResponse<'a>)>;
+type ReadResponses<'a> = BTreeMap<Uuid, (&'a String, ClientResponse<'a>)>;
 
 /// Gives the run the answers to its questions for input. A question of an MCP server that is declined is a no to that
 /// server; any other that is declined, and each that is cancelled, stays with the person. A key of anything else does
@@ -184,8 +184,8 @@ pub async fn take(call: &McpCall, run: Uuid, responses: &Map<String, Value>) -> 
 }
 
 /// The responses that may be answers, by the ids of their questions.
-fn read(responses: &Map<String, Value>) -> Result<Responses<'_>, RpcError> {
-    let mut read = Responses::new();
+fn read(responses: &Map<String, Value>) -> Result<ReadResponses<'_>, RpcError> {
+    let mut read = ReadResponses::new();
     for (key, response) in responses {
         let response = response.as_object().ok_or_else(|| fault(key, "must be an object with `action`"))?;
         let given = match response.get("action").and_then(Value::as_str) {

@@ -11,6 +11,8 @@ mod beginning;
 mod card;
 mod changes;
 mod control;
+#[cfg(test)]
+mod fixture;
 mod form;
 mod item;
 mod kind;

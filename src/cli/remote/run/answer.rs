@@ -132,7 +132,7 @@ fn print_fields(input: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a field takes: the choices, or a type.
+/// The values that a field takes: the choices, or a type.
 fn taken_by(field: &Value) -> String {
     let kind = field["type"].as_str().unwrap_or("any");
     let choices = choices_of(field);

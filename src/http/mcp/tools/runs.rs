@@ -23,7 +23,7 @@ use crate::http::streaming::limiter;
 
 /// The longest that one call waits, in seconds.
 const LONGEST_WAIT: u64 = 25;
-/// What a person may want done with a question that they don't answer.
+/// The ways to deal with a question other than an answer.
 const REFUSALS: [&str; 2] = ["decline", "cancel"];
 
 /// The tools of this file.

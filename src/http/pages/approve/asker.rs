@@ -105,7 +105,7 @@ mod tests {
         ServerQuestion, VoterIdentities,
     };
     use crate::http::pages::approve::approval_page::{ApprovalPage, FormState};
-    use crate::http::pages::approve::form::tests::proposal;
+    use crate::http::pages::approve::fixture::proposal;
     use crate::http::pages::approve::page_room::PageQuestion;
     use crate::http::pages::approve::submitted_fields::SubmittedFields;
     use crate::http::pages::approve::view;

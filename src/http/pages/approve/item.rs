@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
     use crate::domain::approval::ProposalIdentity;
-    use crate::http::pages::approve::form::tests::proposal;
+    use crate::http::pages::approve::fixture::proposal;
     use crate::ports::channel::templates::phrases::Catalogue;
 
     /// The faults of these arguments for a reader of this language, by the names of the arguments.

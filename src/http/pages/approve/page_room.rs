@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::domain::approval::{ProposalIdentity, QuestionKind};
-    use crate::http::pages::approve::form::tests::proposal;
+    use crate::http::pages::approve::fixture::proposal;
 
     fn question(parameters: Value, arguments: Value) -> PageQuestion {
         let of = ProposalIdentity { tenant: "ann", run_id: Uuid::nil(), turn: 0, call_id: "c" };
