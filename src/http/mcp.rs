@@ -1,12 +1,12 @@
 //! The face for MCP clients: one address that takes a message of JSON-RPC and answers one.
 //!
 //! There are no sessions and no streams: each message is answered from what is stored, by any instance. Whatever a
-//! client does is a request of its caller to the API ([`call`]), so that nothing can be done here that the token does
+//! client does is a request of its caller to the API (`call`), so that nothing can be done here that the token does
 //! not permit there, and an approval can't be decided at all.
 //!
-//! Reading order: [`origin`] and the token let a message in, [`rate`] counts it, [`envelope`] reads it, [`client`] says
-//! which revision it is of, [`standard_headers`] checks its headers, [`methods`] answers it; then [`tools`],
-//! [`durable`] for what takes long, [`questions`] for what waits for a person, and [`skills`].
+//! Reading order: `origin` and the token let a message in, `rate` counts it, `envelope` reads it, `client` says
+//! which revision it is of, `standard_headers` checks its headers, `methods` answers it; then `tools`,
+//! `durable` for what takes long, `questions` for what waits for a person, and `skills`.
 
 pub(in crate::http) mod call;
 pub(in crate::http) mod client;
