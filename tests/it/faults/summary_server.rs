@@ -46,8 +46,8 @@ pub struct SummaryCounts {
     pub pages: BTreeMap<u64, usize>,
     pub summaries: usize,
     pub summaries_answered: usize,
-    /// Those that were answered when the turn with which a summary is begun was asked for the last time.
-    summaries_before: usize,
+    /// The last of them that was answered, by the order in which they were asked for.
+    last_answered: usize,
 }
 
 /// Listens until the test's runtime ends.
@@ -122,9 +122,16 @@ async fn complete(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) ->
 }
 
 async fn summary(shared: &Shared) -> Json<Value> {
-    shared.count(|counts| counts.summaries += 1);
+    let mut number = 0;
+    shared.count(|counts| {
+        counts.summaries += 1;
+        number = counts.summaries;
+    });
     shared.until_let(|held| held.summaries).await;
-    shared.count(|counts| counts.summaries_answered += 1);
+    shared.count(|counts| {
+        counts.summaries_answered += 1;
+        counts.last_answered = counts.last_answered.max(number);
+    });
     answer(json!({ "role": "assistant", "content": "The first pages were read." }), "stop")
 }
 
@@ -133,10 +140,7 @@ async fn turn(shared: &Shared, body: &Value) -> Json<Value> {
     let messages = body["messages"].as_array().expect("messages");
     let last = messages.iter().rev().find(|message| message["role"] == "tool");
     let turn = last.map_or(0, |message| page_in(&message["content"].to_string())) + 1;
-    shared.count(|counts| {
-        *counts.turns.entry(turn).or_default() += 1;
-        counts.summaries_before = if turn == PAGES { counts.summaries_answered } else { counts.summaries_before };
-    });
+    shared.count(|counts| *counts.turns.entry(turn).or_default() += 1);
     shared.until_let(|held| held.turn == Some(turn)).await;
     shared.count(|counts| *counts.turns_answered.entry(turn).or_default() += 1);
     if turn == LAST_TURN {
@@ -174,7 +178,8 @@ async fn page(State(shared): State<Arc<Shared>>, Path(page): Path<u64>) -> Json<
     Json(json!({ "read": format!("page-{page}") }))
 }
 
+/// Whether the summary that was begun with the last asking for its turn has no answer. Either may come first.
 fn is_summing_up(shared: &Shared) -> bool {
     let counts = shared.counts.lock().unwrap();
-    counts.summaries_answered == counts.summaries_before
+    counts.last_answered < counts.turns.get(&PAGES).copied().unwrap_or_default()
 }
