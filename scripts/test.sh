@@ -5,7 +5,7 @@
 #
 #   scripts/test.sh                     everything
 #   scripts/test.sh -- FILTER…          only the tests whose names match (no format, no clippy)
-#   REVEILLE_TEST_IMAGES=$PWD/docs/images scripts/test.sh -- browser    keeps the pictures of the approval pages
+#   REVEILLE_TEST_IMAGES=$PWD/docs/images scripts/test.sh -- browser    keeps the pictures of the pages
 #   scripts/test.sh --servers [CMD…]    only the servers, and CMD (default: a shell) with their addresses in its environment
 #
 # It never touches a PostgreSQL or Redis of the machine: its own listen on free ports of 127.0.0.1, keep their files in

@@ -31,6 +31,7 @@ use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
 use crate::base::invalid::ValidationErrors;
 use crate::base::invalid::hinted::HintedError;
+use crate::base::secret::Secret;
 use crate::base::threads::LowRuntime;
 use crate::base::token::TokenText;
 use crate::config::Config;
@@ -62,7 +63,7 @@ use crate::store::Store;
 pub use crate::http::in_process::CallError;
 pub use embedded::AppBuilder;
 pub use extras::Extras;
-use first_token::first_admin_token;
+use first_token::make_first_token;
 pub(crate) use foreign_keys::foreign_keys;
 pub use handle::AppHandle;
 use parts::{open_skills, open_store, open_tools, open_vapid, open_vault, renew_zones};
@@ -77,6 +78,8 @@ use warnings::{warn_of_bus, warn_of_role};
 pub struct GeneratedSecrets {
     /// An admin token; it is stored as its hash only.
     pub admin_token: Option<TokenText>,
+    /// Address of a page that signs a browser in as that token: once, within ten minutes.
+    pub login_link: Option<Secret>,
     /// A key file for the vault; whoever has it and the database can read what is sealed.
     pub key_file: Option<PathBuf>,
 }
@@ -291,7 +294,7 @@ impl App {
         let http = requests.handle().spawn(serving);
         let mut app = App {
             address,
-            made: GeneratedSecrets { admin_token: None, key_file },
+            made: GeneratedSecrets { key_file, ..GeneratedSecrets::default() },
             store,
             engine,
             mcp,
@@ -302,9 +305,8 @@ impl App {
             handle,
             scratch: None,
         };
-        match first_admin_token(config, &app.store).await {
-            Ok(token) => {
-                app.made.admin_token = token;
+        match make_first_token(config, &app.store, address, &mut app.made).await {
+            Ok(()) => {
                 tracing::info!(
                     version = env!("CARGO_PKG_VERSION"),
                     database = %config.database.shown(&config.server.data_dir),

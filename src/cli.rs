@@ -145,6 +145,8 @@ enum Command {
     Token(remote::token::Command),
     /// Keep the address of a service and a token for it
     Login(remote::login::Args),
+    /// Make a link that signs a browser in to the dashboard
+    Ui(remote::login::ui::Args),
     /// Serve MCP hosts over standard input and output
     Mcp(remote::mcp::Args),
     /// Bring the tables of the database up to date
@@ -240,6 +242,7 @@ fn dispatch<'a>(
         Command::Start(args) => Box::pin(remote::tenant::start(args, environment, screen)),
         Command::Token(command) => Box::pin(remote::token::run(command, environment, screen)),
         Command::Login(args) => Box::pin(remote::login::run(args, environment, screen)),
+        Command::Ui(args) => Box::pin(remote::login::ui::run(args, environment, screen)),
         Command::Mcp(args) => Box::pin(remote::mcp::run(args, environment)),
         Command::Migrate(args) => Box::pin(local::migrate::run(args, environment, screen)),
         Command::Check(args) => Box::pin(local::check::run(args, environment, screen)),

@@ -219,6 +219,9 @@ impl RunningEngine {
         stop_all.cancel();
         futures::future::join_all(keeping).await;
         engine.notifier.drain().await;
+        if let Err(error) = with_timeout(engine.store.withdraw_instance(engine.worker_id)).await {
+            tracing::debug!(%error, "the row of this instance stays for a day");
+        }
     }
 }
 

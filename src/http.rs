@@ -5,8 +5,9 @@
 //!
 //! Reading order: [`server`] accepts connections, [`request::guard`] wraps each request, [`request::auth`] says who
 //! calls, [`request::body`], [`request::query`] and [`request::page`] read what is asked, [`error`] says what is wrong;
-//! then a file per resource, and [`mcp`] for MCP clients.
+//! then a file per resource, [`mcp`] for MCP clients, and `ui` for people who look.
 
+mod address;
 pub mod api;
 pub mod error;
 pub mod hooks;
@@ -20,6 +21,7 @@ pub mod request;
 pub mod schema;
 pub mod server;
 pub mod streaming;
+mod ui;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -255,7 +257,8 @@ impl Deref for HttpShared {
 
 /// Every route under the guard.
 pub fn router(state: HttpState) -> Router {
-    assembled(state.clone(), mcp::routes(in_process::InProcessApi::new(&state)))
+    let api = in_process::InProcessApi::new(&state);
+    assembled(state, mcp::routes(api.clone()).merge(ui::routes(api)))
 }
 
 /// The routes of the API and the pages, without those that call the API themselves.

@@ -23,9 +23,10 @@ mod tasks;
 mod tenants_without;
 mod tx;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
+use uuid::Uuid;
 
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
@@ -79,10 +80,13 @@ pub use ops::budgets::{BudgetUsage, LedgerStanding};
 pub use ops::depths::{COUNTED_TO, Depths};
 pub use ops::halts::HaltPage;
 pub use ops::idempotency::{AnswerBody, Idempotency, StoredAnswer};
+pub use ops::instances::InstanceRecord;
+pub use ops::login_links::{MOST_LINKS, StoredLoginLink};
 pub use ops::pending_work::PendingWork;
 pub use ops::quotas::QuotaUsage;
 pub use ops::tokens::{MOST_TOKENS, StoredToken};
 pub use ops::tool_pins::{ToolOwner, UntoldTool};
+pub use ops::ui_sessions::{MOST_SESSIONS, UiSession};
 pub use ops::usage::run_account::{RunAccount, TOOL_RECORDS};
 pub use ops::usage::{UsageFilter, UsageGroup, UsageSum};
 pub use runs::completions::RunCompletion;
@@ -107,6 +111,7 @@ pub use tasks::disabling::SeenTask;
 pub use tasks::failing::PauseResult;
 pub use tasks::fires::{FireDue, FireResult};
 pub use tasks::task_state::STATE_NAMES;
+pub use tasks::upcoming::UpcomingFire;
 pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
 
 /// The store. Cheap to clone; all clones share the same connections.
@@ -149,6 +154,8 @@ pub struct Store {
     task_cache: tasks::task_cache::TaskCache,
     without_overrides: tenants_without::TenantsWithout,
     without_facts: tenants_without::TenantsWithout,
+    /// The id of the instance that this process is, once it has said that it lives.
+    own_instance: Arc<OnceLock<Uuid>>,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

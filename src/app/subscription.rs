@@ -38,7 +38,8 @@ impl EventSubscription {
         }
         let published = state.store.listen(Topic::Events);
         let after = Some(state.bus.end(&scope).await?);
-        let filter = LogFilter { source: None, kind: Some(pattern.to_owned()), after, limit: EVENTS_AT_ONCE };
+        let kind = Some(pattern.to_owned());
+        let filter = LogFilter { kind, after, limit: EVENTS_AT_ONCE, ..LogFilter::default() };
         let ended = state.stop.clone();
         Ok(EventSubscription {
             state: state.clone(),

@@ -70,6 +70,29 @@ struct Pulse {
     last_success: Option<DateTime<Utc>>,
 }
 
+impl Pulse {
+    fn is_late(&self, now: DateTime<Utc>) -> bool {
+        match self.last_success {
+            None => true,
+            // a clock that was stepped back makes no service late
+            Some(at) => (now - at).to_std().is_ok_and(|since| since > self.within),
+        }
+    }
+}
+
+/// A service that runs here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedService {
+    /// Name of the service.
+    pub service: &'static str,
+    /// It is well as long as a tick succeeds at least this often.
+    pub within: Duration,
+    /// `None`: not since the start.
+    pub last_success: Option<DateTime<Utc>>,
+    /// No tick has succeeded lately enough.
+    pub is_late: bool,
+}
+
 /// A service that has not done its work lately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverdueService {
@@ -244,14 +267,20 @@ impl Metrics {
 
     /// The expected services that have no good tick recent enough at `now`, by name.
     pub fn late_services(&self, now: DateTime<Utc>) -> Vec<OverdueService> {
-        let late = |pulse: &Pulse| match pulse.last_success {
-            None => true,
-            // a clock that was stepped back makes no service late
-            Some(at) => (now - at).to_std().is_ok_and(|since| since > pulse.within),
-        };
+        let late = self.services(now).into_iter().filter(|expected| expected.is_late);
+        late.map(|ExpectedService { service, last_success, .. }| OverdueService { service, last_success }).collect()
+    }
+
+    /// The expected services, by name, each with whether it is late at `now`.
+    pub fn services(&self, now: DateTime<Utc>) -> Vec<ExpectedService> {
         let pulses = self.0.pulses.lock().expect("pulse lock");
-        let named = pulses.iter().filter(|(_, pulse)| late(pulse));
-        named.map(|(service, pulse)| OverdueService { service, last_success: pulse.last_success }).collect()
+        let expected = |(service, pulse): (&&'static str, &Pulse)| ExpectedService {
+            service,
+            within: pulse.within,
+            last_success: pulse.last_success,
+            is_late: pulse.is_late(now),
+        };
+        pulses.iter().map(expected).collect()
     }
 
     /// Time zone rules of this release are planned by from now on.

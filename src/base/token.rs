@@ -14,6 +14,8 @@ const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 const SECRET_LENGTH: usize = 30;
 /// Characters of checksum: 62^6 > 2^32.
 const CHECKSUM_LENGTH: usize = 6;
+/// Characters of a secret of 256 bits: 62^43 > 2^256.
+const BEARER_SECRET_LENGTH: usize = 43;
 
 words! {
     /// Owners of tokens.
@@ -100,6 +102,11 @@ impl TokenHash {
         TokenHash(hash)
     }
 
+    /// A hash as the database has it; `None` for what is none.
+    pub fn stored(bytes: &[u8]) -> Option<TokenHash> {
+        bytes.try_into().ok().map(TokenHash)
+    }
+
     /// The bytes, for the database.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -144,16 +151,7 @@ impl TokenText {
     /// # Panics
     /// If the operating system has no randomness to give: no token is better than a guessable one.
     pub fn new(kind: TokenKind) -> TokenText {
-        let mut secret = Zeroizing::new(String::with_capacity(SECRET_LENGTH));
-        while secret.len() < SECRET_LENGTH {
-            let mut bytes = Zeroizing::new([0_u8; 32]);
-            rand::fill(bytes.as_mut()).expect("the operating system gives randomness");
-            // 248 is the largest multiple of 62 in a byte: above it the first letters would be likelier
-            let fair = bytes.iter().filter(|byte| **byte < 248).map(|byte| BASE62[usize::from(byte % 62)] as char);
-            let missing = SECRET_LENGTH - secret.len();
-            secret.extend(fair.take(missing));
-        }
-        TokenText::of_secret(kind, &secret)
+        TokenText::of_secret(kind, &chance(SECRET_LENGTH))
     }
 
     /// Reads a token. A text that passes is well formed; whether it is valid the store knows.
@@ -202,6 +200,33 @@ impl std::fmt::Debug for TokenText {
     }
 }
 
+/// A new secret of 256 bits for whoever bears it: of a session, or of a link. Only its [`TokenHash`] is stored.
+///
+/// # Panics
+/// As [`TokenText::new`].
+pub fn bearer_secret() -> Zeroizing<String> {
+    chance(BEARER_SECRET_LENGTH)
+}
+
+/// Whether a text has the form of a [`bearer_secret`]: another one costs no look-up.
+pub fn is_bearer_secret(text: &str) -> bool {
+    text.len() == BEARER_SECRET_LENGTH && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// So many letters and digits of chance, from the operating system's randomness.
+fn chance(length: usize) -> Zeroizing<String> {
+    let mut secret = Zeroizing::new(String::with_capacity(length));
+    while secret.len() < length {
+        let mut bytes = Zeroizing::new([0_u8; 32]);
+        rand::fill(bytes.as_mut()).expect("the operating system gives randomness");
+        // 248 is the largest multiple of 62 in a byte: above it the first letters would be likelier
+        let fair = bytes.iter().filter(|byte| **byte < 248).map(|byte| BASE62[usize::from(byte % 62)] as char);
+        let missing = length - secret.len();
+        secret.extend(fair.take(missing));
+    }
+    secret
+}
+
 /// CRC-32 in base 62, most significant digit first.
 fn checksum(bytes: &[u8]) -> String {
     let mut rest = crc32(bytes) as usize;
@@ -238,6 +263,18 @@ mod tests {
             assert_eq!(token.expose().len(), "rv__".len() + kind.as_str().len() + 36);
         }
         assert_ne!(TokenText::new(TokenKind::Admin).expose(), TokenText::new(TokenKind::Admin).expose());
+    }
+
+    #[test]
+    fn bearer_secret_is_known_by_its_form_and_its_hash_is_read_back() {
+        let secret = bearer_secret();
+        assert!(is_bearer_secret(&secret) && *secret != *bearer_secret());
+        for other in ["", &secret[1..], &format!("{}x", *secret), &format!("{}_", &secret[1..]), &"é".repeat(43)] {
+            assert!(!is_bearer_secret(other), "{other:?}");
+        }
+        let hash = TokenHash::of(&secret);
+        assert_eq!(TokenHash::stored(hash.as_bytes()), Some(hash));
+        assert_eq!(TokenHash::stored(&hash.as_bytes()[1..]), None);
     }
 
     #[test]

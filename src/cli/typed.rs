@@ -50,7 +50,7 @@ pub const PIPELINE_DRY_RUN: FieldFlags = &[
 ];
 pub const CHAT: FieldFlags =
     &[("message", "MESSAGE"), ("tenant_id", "--tenant"), ("conversation_id", "--conversation")];
-pub const RUN_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const RUN_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("q", "--query"), ("*", "--*")];
 pub const RUN_ANSWER: FieldFlags = &[
     ("input_id", "--input"),
     ("fields.*", "--set *"),

@@ -199,6 +199,13 @@ pub struct Usage {
     pub cost_micros: i64,
 }
 
+impl Usage {
+    /// Whether it cost nothing.
+    pub fn is_free(&self) -> bool {
+        self.cost_micros == 0
+    }
+}
+
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, more: Usage) {
         self.turns += more.turns;

@@ -167,7 +167,7 @@ impl Engine {
             windows: Arc::new(window_closer(&parts, &runs)),
             watcher: Arc::new(watcher(&parts)),
             worker: Arc::new(worker(&parts, &runs)),
-            heartbeat: Arc::new(Heartbeat::new(store.clone(), runs.active.clone(), settings.lease())),
+            heartbeat: Arc::new(Heartbeat::new(store.clone(), runs.active.clone(), settings.lease(), runs.worker_id)),
             halt_keeper: Arc::new(HaltKeeper::new(store.clone(), runs.active.clone())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),

@@ -63,6 +63,13 @@ impl ToolTrials {
         ToolTrials(Arc::new(TrialParts { agent, host, store, required_approvers, places }))
     }
 
+    /// Whether the operator's rules let no call of this tool run without a person's consent, whatever its arguments and
+    /// its tenant are. Rules of agents and tasks, and overrides, may say otherwise.
+    pub fn always_asks(&self, tool: &Definition) -> bool {
+        let policy = &self.0.agent.policy;
+        tool.requires_confirmation || !policy.may_let_through(&tool.name, tool.category, tool.consequence)
+    }
+
     /// Makes a call, once, and answers what came of it.
     ///
     /// # Errors

@@ -3,8 +3,9 @@
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderValue, Method, Request, StatusCode};
+use axum::response::Response;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -19,7 +20,9 @@ const ANSWER_BYTES: usize = 64 << 20;
 /// The header that makes a repetition safe.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The media type of answers that do not end.
-const STREAM: &[u8] = b"text/event-stream";
+const EVENT_STREAM: &str = "text/event-stream";
+/// The header by which a stream goes on where another broke off.
+const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Why a call did nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -75,11 +78,10 @@ impl InProcessApi {
         if let Some(key) = key {
             request = request.header(IDEMPOTENCY_KEY, key);
         }
-        let mut request = request.body(body).map_err(|error| CallError::of(StatusCode::BAD_REQUEST, error))?;
-        request.extensions_mut().insert(caller.clone());
-        let Ok(answer) = self.router.clone().oneshot(request).await;
+        let request = request.body(body).map_err(|error| CallError::of(StatusCode::BAD_REQUEST, error))?;
+        let answer = self.answer(caller, request).await;
         let status = answer.status();
-        if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(STREAM)) {
+        if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(EVENT_STREAM.as_bytes())) {
             return Err(CallError::of(StatusCode::NOT_ACCEPTABLE, "a stream is no answer to a call"));
         }
         let bytes = to_bytes(answer.into_body(), ANSWER_BYTES).await;
@@ -91,6 +93,27 @@ impl InProcessApi {
             true => Ok(answer),
             false => Err(CallError { status: status.as_u16(), problem: answer }),
         }
+    }
+
+    /// The answer to a read of this caller as it is: a stream, or a problem.
+    pub(in crate::http) async fn stream_as(
+        &self,
+        caller: &AuthenticatedCaller,
+        path: &str,
+        last_event_id: Option<HeaderValue>,
+    ) -> Result<Response, CallError> {
+        let mut request = Request::builder().uri(path).header(ACCEPT, EVENT_STREAM);
+        if let Some(id) = last_event_id {
+            request = request.header(LAST_EVENT_ID, id);
+        }
+        let request = request.body(Body::empty()).map_err(|error| CallError::of(StatusCode::BAD_REQUEST, error))?;
+        Ok(self.answer(caller, request).await)
+    }
+
+    async fn answer(&self, caller: &AuthenticatedCaller, mut request: Request<Body>) -> Response {
+        request.extensions_mut().insert(caller.clone());
+        let Ok(answer) = self.router.clone().oneshot(request).await;
+        answer
     }
 
     /// The body of a request; a long one is written in the caller's turn.

@@ -19,6 +19,7 @@ use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, Response, Response
 use crate::executor::pipeline::schema::PipelineConfig;
 use crate::executor::schema::{OrchestratorConfig, WebhookConfig};
 use crate::http::error::{PROBLEM_JSON, ProblemDetails};
+use crate::ports::bus::LogOrder;
 use crate::store::UsageGroup;
 
 /// Where the document has its schemas.
@@ -61,7 +62,7 @@ const COMMON: [(&str, &str); 5] = [
         (name = "notifications", description = "Where tenants are reached, and what was sent"),
         (name = "operations", description = "Tokens, figures, probes, registered executors and tools"),
     ),
-    components(schemas(ProblemDetails, OrchestratorConfig, PipelineConfig, UsageGroup, WebhookConfig))
+    components(schemas(LogOrder, ProblemDetails, OrchestratorConfig, PipelineConfig, UsageGroup, WebhookConfig))
 )]
 pub struct ApiDocument;
 

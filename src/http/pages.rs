@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::http::error::ApiError;
 use crate::http::pages::render::render;
+pub(in crate::http) use crate::http::pages::render::template_words;
 use crate::http::pages::style::policy;
 use crate::ports::channel::templates::phrases::Phrases;
 use crate::store::StoreError;
@@ -95,8 +96,13 @@ pub fn too_many(seconds: u64) -> Response {
     response
 }
 
-/// Sets the headers of everything that is answered to people: not kept, not told on, not framed, not indexed.
+/// Sets the headers of everything that is answered to people.
 pub fn guard(response: &mut Response) {
+    guard_by(response, &policy());
+}
+
+/// Sets the headers of a page with this Content-Security-Policy: not kept, not told on, not framed, not indexed.
+pub(in crate::http) fn guard_by(response: &mut Response, policy: &str) {
     let headers = response.headers_mut();
     let fixed: [(HeaderName, &'static str); 9] = [
         (header::CACHE_CONTROL, "no-store"),
@@ -112,7 +118,7 @@ pub fn guard(response: &mut Response) {
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    if let Ok(policy) = HeaderValue::from_str(&policy()) {
+    if let Ok(policy) = HeaderValue::from_str(policy) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
 }

@@ -10,6 +10,7 @@ pub mod health;
 pub mod proxies;
 pub mod socket;
 pub mod stats;
+pub mod system;
 pub mod unread_body;
 
 use std::convert::Infallible;

@@ -107,6 +107,7 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
 use crate::base::id::{Scope, Tenant};
+use crate::base::words::words;
 use crate::domain::event::Event;
 use crate::domain::event::written::WrittenEvent;
 
@@ -145,6 +146,18 @@ pub struct LoggedEvent {
     pub bytes: usize,
 }
 
+words! {
+    /// Which events of the log come first.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum LogOrder {
+        /// The oldest that are kept.
+        #[default]
+        Oldest = "oldest",
+        /// The newest.
+        Newest = "newest",
+    }
+}
+
 /// Which part of the log to read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LogFilter {
@@ -152,7 +165,9 @@ pub struct LogFilter {
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
     pub kind: Option<String>,
-    /// After this position, oldest first; `None`: from the oldest that is kept.
+    /// Which come first.
+    pub order: LogOrder,
+    /// Behind this position in that order; `None`: from its first.
     pub after: Option<String>,
     /// Most events of one page.
     pub limit: usize,
@@ -174,7 +189,7 @@ pub struct NewestFilter {
 /// A part of the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
-    /// Events of the page, oldest first.
+    /// Events of the page, in the order that was asked for.
     pub events: Vec<LoggedEvent>,
     /// Where reading goes on: behind all that was looked at, whether it matched or not.
     pub position: String,
@@ -311,7 +326,7 @@ pub trait Bus: Send + Sync {
         Box::pin(std::future::ready(Err(BusError::Corrupt { why })))
     }
 
-    /// The log, oldest first.
+    /// The log, oldest or newest first. A position goes on in the order in which it was given.
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>>;
 
     /// An event of a tenant by its id: of a source, or where none is named the newest of any. A bus without an index of

@@ -17,7 +17,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::{Approval, ApprovalStatus, ApprovedCallStart, CallOutcome};
+use crate::domain::approval::{Approval, ApprovalStatus, ApprovedCallStart, CallOutcome, QuestionKind};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
@@ -39,6 +39,8 @@ pub struct ApprovalFilter {
     pub tenant: Option<String>,
     /// Only with this status.
     pub status: Option<ApprovalStatus>,
+    /// Only of this kind.
+    pub kind: Option<QuestionKind>,
     /// Only of this task.
     pub task_id: Option<Uuid>,
     /// Only of this run.
@@ -179,6 +181,10 @@ impl Store {
         if let Some(status) = filter.status {
             // said in the text, or the index of the pending ones can't be used
             query.push(" and a.status = '").push(status.as_str()).push("'");
+        }
+        if let Some(kind) = filter.kind {
+            // in the text, too: pending questions for input have indexes of their own
+            query.push(" and a.kind = '").push(kind.as_str()).push("'");
         }
         for (column, by, id) in [
             ("a.task_id", "a.task_id desc, ", filter.task_id),

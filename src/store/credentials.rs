@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::base::id::{Scope, new_id};
 use crate::base::json::length::bytes_of;
 use crate::domain::actor::Actor;
-use crate::domain::credential::{Credential, Inject, OAuth, Reference};
+use crate::domain::credential::{Credential, CredentialStatus, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
 pub(super) use crate::store::credentials::credential_status::lock_reference;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
@@ -100,6 +100,8 @@ pub struct CredentialFilter {
     pub tenant: Option<String>,
     /// Only of this service.
     pub service: Option<String>,
+    /// Only with this status.
+    pub status: Option<CredentialStatus>,
     /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
     /// Most rows of the page.
@@ -263,6 +265,9 @@ impl Store {
         }
         if let Some(service) = &filter.service {
             query.push(" and c.service = ").push_bind(text(service).into_owned());
+        }
+        if let Some(status) = filter.status {
+            query.push(" and c.status = ").push_bind(status.as_str());
         }
         if let Some(before) = filter.before {
             query.push(" and c.id < ").push_bind(before);

@@ -68,14 +68,16 @@ pub struct LeasedEntries {
 
 type Row = (i64, Option<String>, i32, String);
 
-/// Which part of the log to read: after `after`, oldest first.
+/// Which part of the log to read, oldest or newest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Exact.
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
     pub kind: Option<String>,
-    /// Only positions after this one.
+    /// Newest first, instead of oldest first.
+    pub newest_first: bool,
+    /// Only positions behind this one in that order.
     pub after: i64,
     /// Most rows of the page.
     pub limit: i64,
@@ -199,13 +201,21 @@ impl Store {
         Ok(())
     }
 
-    /// Events of the log with their place in it, oldest first.
+    /// Events of the log with their place in it, in the order of the filter.
     pub async fn read_events(&self, scope: &Scope, filter: &EventFilter) -> Result<Vec<(i64, String)>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let mut query = read.build("select seq, cast(body as text) from events where seq > ");
+        let mut query = read.build(match filter.newest_first {
+            true => "select seq, cast(body as text) from events where seq < ",
+            false => "select seq, cast(body as text) from events where seq > ",
+        });
         query.push_bind(filter.after);
         filter_query(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
-        query.push(if scope.tenant().is_some() { " order by tenant_id, seq limit " } else { " order by seq limit " });
+        query.push(match (scope.tenant(), filter.newest_first) {
+            (Some(_), false) => " order by tenant_id, seq limit ",
+            (Some(_), true) => " order by tenant_id desc, seq desc limit ",
+            (None, false) => " order by seq limit ",
+            (None, true) => " order by seq desc limit ",
+        });
         query.push_bind(filter.limit);
         let found = query.finish().all().await?;
         read.end().await?;

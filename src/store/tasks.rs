@@ -12,6 +12,7 @@ pub(super) mod task_cache;
 mod task_order;
 pub(super) mod task_state;
 pub(super) mod tenant_turns;
+pub(super) mod upcoming;
 pub(super) mod zones;
 
 use std::collections::HashMap;
@@ -191,6 +192,21 @@ impl Store {
         let (unreadable, limit) = (self.unreadable.clone(), filter.limit);
         let read = move |rows: &Rows| RowPage::from_rows(&unreadable, "tasks", rows, limit, TaskRow::task);
         self.decode_rows(scope.tenant(), rows, read).await
+    }
+
+    /// The names of those of these tasks that are there.
+    pub async fn task_names(&self, scope: &Scope, ids: &[Uuid]) -> Result<HashMap<Uuid, String>, StoreError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build("select t.id, t.tenant_id, t.name from tasks t where t.id in (");
+        query.list(ids.iter()).push(")");
+        let found: Vec<(Uuid, String, String)> = query.finish().persistent(false).all().await?;
+        read.end().await?;
+        let is_in_scope = |tenant: &str| scope.tenant().is_none_or(|own| text(own) == tenant);
+        let named = found.into_iter().filter(|(_, tenant, _)| is_in_scope(tenant));
+        Ok(named.map(|(id, _, name)| (id, name)).collect())
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.

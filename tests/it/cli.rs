@@ -22,6 +22,7 @@ mod registry;
 mod schedule;
 mod serve;
 mod typing;
+mod ui;
 
 use std::path::Path;
 use std::process::{Output, Stdio};

@@ -28,6 +28,7 @@ mod spine;
 mod support;
 mod tidy;
 mod traces;
+mod ui;
 mod upgrade;
 mod vault;
 mod zones;

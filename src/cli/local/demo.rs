@@ -18,6 +18,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use futures::StreamExt;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::app::{App, Extras};
 use crate::base::clock::{machine_now, pause};
@@ -32,8 +33,10 @@ use world::{DemoArrival, DemoWorld};
 
 /// The demo ends by itself, whatever happens.
 const LONGEST: Duration = Duration::from_secs(55);
-/// With `--wait`: a person has half an hour to answer.
-const LONGEST_WAIT: Duration = Duration::from_secs(32 * 60);
+/// With `--wait`: a person has half an hour to answer, and then [`LOOKING`] to look around.
+const LONGEST_WAIT: Duration = Duration::from_secs(32 * 60 + LOOKING.as_secs());
+/// With `--wait`: how long the service goes on for its dashboard.
+const LOOKING: Duration = Duration::from_secs(30 * 60);
 /// How long the link stands on the screen before the demo opens it itself.
 const READING: Duration = Duration::from_millis(1500);
 /// How far ahead the task is due.
@@ -49,7 +52,8 @@ const SCENARIO: &str = include_str!("demo/scenario.toml");
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Wait until you have opened the link and answered yourself, instead of approving after a moment
+    /// Wait until you have opened the link and answered yourself, instead of approving after a moment; then show the
+    /// run in the dashboard
     #[arg(long)]
     wait: bool,
 }
@@ -75,14 +79,9 @@ async fn play(screen: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
     let client = Client::to(&format!("http://{}", app.address()), Some(Secret::new(token.expose())))?;
     screen.print_event(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
 
-    let told = run_story(&client, &mut world, screen, wait).await;
+    let told = tell(&client, &mut world, screen, wait, began).await;
     app.stop().await;
     told?;
-    let took = (machine_now() - began).as_seconds_f64();
-    screen.paragraph(&format!(
-        "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools, approval and delivery were the real ones; only the \
-         model was scripted, and the mails and the phone were played."
-    ))?;
     screen.paragraph(
         "Next: `reveille demo --wait` lets you decide, `reveille serve` runs the service, `reveille task create --help` \
          shows what a task can be.",
@@ -90,18 +89,49 @@ async fn play(screen: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The story, step by step.
+/// The story, and behind it, where a person sits before the screen, its run in the dashboard.
+async fn tell(
+    client: &Client,
+    world: &mut DemoWorld,
+    screen: &mut DemoScreen<'_>,
+    wait: bool,
+    began: DateTime<Utc>,
+) -> anyhow::Result<()> {
+    let run = run_story(client, world, screen, wait).await?;
+    let took = (machine_now() - began).as_seconds_f64();
+    screen.paragraph(&format!(
+        "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools, approval and delivery were the real ones; only the \
+         model was scripted, and the mails and the phone were played."
+    ))?;
+    if wait { show_dashboard(client, &run, screen).await } else { Ok(()) }
+}
+
+/// The story, step by step; answers its run.
 async fn run_story(
     client: &Client,
     world: &mut DemoWorld,
     screen: &mut DemoScreen<'_>,
     wait: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Value> {
     create_recipient(client, world, screen).await?;
     let task = create_task(client, screen).await?;
     let run = await_fire(client, &task, screen).await?;
     follow(client, world, &run, screen, wait).await?;
-    await_result(client, world, &run, screen).await
+    await_result(client, world, &run, screen).await?;
+    Ok(run)
+}
+
+/// A link to the run, and the service for as long as somebody looks at it: until Enter, or the end of the input.
+async fn show_dashboard(client: &Client, run: &Value, screen: &mut DemoScreen<'_>) -> anyhow::Result<()> {
+    let link = client.post_once(&["v1", "login-links"], &json!({})).await?;
+    screen.paragraph("This run in the dashboard. The link signs one browser in, once, within 10 minutes:")?;
+    screen.link(&format!("{}?next=/ui/runs/{}", text_of(&link["url"]), text_of(&run["id"])))?;
+    screen.paragraph("The service goes on until you press Enter.")?;
+    let (mut line, mut input) = (String::new(), BufReader::new(tokio::io::stdin()));
+    if let Ok(read) = tokio::time::timeout(LOOKING, input.read_line(&mut line)).await {
+        read.context("read standard input")?;
+    }
+    Ok(())
 }
 
 async fn create_recipient(client: &Client, world: &DemoWorld, screen: &mut DemoScreen<'_>) -> anyhow::Result<()> {

@@ -1,7 +1,7 @@
 //! `reveille serve`: runs the service until it is told to stop.
 //!
-//! Standard output gets what a person or a program has to know once (address, first admin token); the log goes to
-//! standard error. The first SIGTERM or SIGINT stops in order, the second at once.
+//! Standard output gets what a person or a program has to know once (address, first admin token, a link to the
+//! dashboard); the log goes to standard error. The first SIGTERM or SIGINT stops in order, the second at once.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,13 +16,16 @@ use super::mcp_supervise;
 use super::setup::{ConfigArgs, with_config_place};
 use crate::app::{App, Extras};
 use crate::base::metrics::Metrics;
-use crate::base::token::TokenText;
 use crate::cli::{Screen, Tone};
 use crate::config::{Config, Environment, LoadedConfig};
 use crate::telemetry;
 
 /// The first admin token's file in the data directory, where standard output is no terminal.
 const TOKEN_FILE: &str = "admin.token";
+/// The file of the first link to the dashboard, beside it.
+const LINK_FILE: &str = "login.link";
+/// How a link is good.
+const LINK_NOTE: &str = "good once, within 10 minutes";
 /// Exit code of a process that did not end in order.
 const STOPPED_AT_ONCE: i32 = 1;
 /// A start that is nearly done is let through: it may have stored a token that nobody has read yet.
@@ -89,8 +92,14 @@ fn print_address(app: &App, config: &Config, screen: &mut Screen) -> std::io::Re
             file.display()
         ))?;
     }
+    let data_dir = Path::new(&config.server.data_dir);
     if let Some(token) = &made.admin_token {
-        screen.line(format!("admin token  {}", show_token(token, Path::new(&config.server.data_dir), screen)))?;
+        let notes = ("shown this once", "read it, then delete the file");
+        screen.line(format!("admin token  {}", show(token.expose(), &data_dir.join(TOKEN_FILE), notes, screen)))?;
+    }
+    if let Some(link) = &made.login_link {
+        let notes = (LINK_NOTE, LINK_NOTE);
+        screen.line(format!("sign in      {}", show(link.expose(), &data_dir.join(LINK_FILE), notes, screen)))?;
     }
     if config.llm.models.is_empty() {
         screen.line("model        none yet: tasks can be made, but runs of the orchestrator fail until [llm.models.main] is set")?;
@@ -99,18 +108,17 @@ fn print_address(app: &App, config: &Config, screen: &mut Screen) -> std::io::Re
     screen.flush()
 }
 
-/// Shows the token on a terminal. Elsewhere standard output ends in a log that many may read, so the token goes into a
-/// file that only this user may read. A token that can't be written is shown: it is made once.
-fn show_token(token: &TokenText, data_dir: &Path, screen: &Screen) -> String {
-    let shown = || format!("{}  (shown this once)", screen.tone(Tone::Strong, token.expose()));
+/// Shows a secret on a terminal. Elsewhere standard output ends in a log that many may read, so the secret goes into a
+/// file that only this user may read. One that can't be written is shown: it is made once. The notes are for either.
+fn show(secret: &str, file: &Path, (on_screen, in_file): (&str, &str), screen: &Screen) -> String {
+    let shown = || format!("{}  ({on_screen})", screen.tone(Tone::Strong, secret));
     if screen.terminal {
         return shown();
     }
-    let file = data_dir.join(TOKEN_FILE);
-    match write_private(&file, token.expose()) {
-        Ok(()) => format!("in {}  (read it, then delete the file)", file.display()),
+    match write_private(file, secret) {
+        Ok(()) => format!("in {}  ({in_file})", file.display()),
         Err(error) => {
-            tracing::warn!(file = %file.display(), %error, "the admin token can't be written to its file");
+            tracing::warn!(file = %file.display(), %error, "a secret of the first start can't be written to its file");
             shown()
         }
     }

@@ -48,6 +48,9 @@ pub struct ListArgs {
     /// Only those that are pending, approved, edited, cancelled or expired
     #[arg(long)]
     status: Option<String>,
+    /// Only those about calls (approval), or for what calls lack (input)
+    #[arg(long)]
+    kind: Option<String>,
     /// Only this task's: its id, the beginning of it, or its key
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
@@ -158,6 +161,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
     let filters = given_filters([
         ("tenant_id", args.tenant),
         ("status", args.status),
+        ("kind", args.kind),
         ("task_id", client.optional_id("tasks", args.task.as_deref()).await?),
         ("run_id", client.optional_id("runs", args.run.as_deref()).await?),
         ("batch_id", client.batch_if(args.batch.as_deref()).await?),

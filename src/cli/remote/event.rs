@@ -19,7 +19,7 @@ pub enum Command {
     Publish(PublishArgs),
     /// Show events as they come, until Ctrl-C
     Tail(TailArgs),
-    /// List what the bus has kept, oldest first
+    /// List what the bus has kept
     #[command(alias = "ls")]
     List(ListArgs),
     /// Say which tasks an event fired, and why it matched no others
@@ -73,6 +73,9 @@ pub struct TailArgs {
 pub struct ListArgs {
     #[command(flatten)]
     which: EventChoice,
+    /// The newest first [default: the oldest]
+    #[arg(long)]
+    newest: bool,
     #[command(flatten)]
     page: ListOptions,
 }
@@ -119,7 +122,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Tail(args) => tail(args, environment, screen).await,
         Command::Explain(args) => explain(args, environment, screen).await,
         Command::List(args) => {
-            let query = args.which.query();
+            let order = args.newest.then(|| ("order", "newest".to_owned()));
+            let query: Vec<_> = args.which.query().into_iter().chain(order).collect();
             let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::EVENT);
             let heading = ["time", "tenant", "source", "type", "id", "data"];
             args.page.print(&client, &["v1", "events"], &query, (heading, row), screen).await

@@ -1,5 +1,7 @@
 //! `reveille login`: keeps address and token of a service, so that they need not stand in the environment.
 
+pub mod ui;
+
 use std::io::{BufRead, IsTerminal};
 
 use anyhow::Context;

@@ -59,6 +59,9 @@ pub struct ListArgs {
     /// Only those scheduled before this time: RFC 3339, or how long ago
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
+    /// Only those whose id, fire key or name of the task begins so
+    #[arg(short, long, value_name = "TEXT")]
+    query: Option<String>,
     #[command(flatten)]
     page: ListOptions,
 }
@@ -114,6 +117,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ("state", args.state),
         ("since", at(args.since)?),
         ("until", at(args.until)?),
+        ("q", args.query),
     ]);
     let row = |run: &Value| {
         [

@@ -338,8 +338,10 @@ pub struct TranscriptEntry {
     /// The message itself.
     #[serde(flatten)]
     pub message: TranscriptMessage,
-    /// Tokens and cost of the call that made an assistant message.
-    #[serde(skip)]
+    /// Cost of the call that made an assistant message, in US dollars; absent where it cost nothing.
+    // the tokens are told by `model_call`
+    #[serde(rename = "cost_usd", default, with = "cost_in_dollars", skip_serializing_if = "Usage::is_free")]
+    #[schema(value_type = f64, required = false)]
     pub usage: Usage,
     /// How long a tool or the model took, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -357,5 +359,38 @@ impl TranscriptEntry {
     pub fn new(seq: i64, turn: i64, at: DateTime<Utc>, message: TranscriptMessage) -> TranscriptEntry {
         let (usage, duration_ms, model_call, tool_record) = Default::default();
         TranscriptEntry { seq, turn, at, delegation: None, message, usage, duration_ms, model_call, tool_record }
+    }
+}
+
+/// The usage of an entry in JSON: its cost alone.
+mod cost_in_dollars {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::domain::run::Usage;
+
+    /// Writes the cost, in US dollars.
+    pub fn serialize<S: Serializer>(usage: &Usage, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(usage.cost_micros as f64 / 1e6)
+    }
+
+    /// Reads the cost, in US dollars.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Usage, D::Error> {
+        let cost_micros = (f64::deserialize(from)? * 1e6).round() as i64;
+        Ok(Usage { cost_micros, ..Usage::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_tells_its_cost_in_dollars_where_it_has_one() {
+        let free = TranscriptEntry::new(0, 1, DateTime::UNIX_EPOCH, TranscriptMessage::user("u"));
+        assert_eq!(serde_json::to_value(&free).unwrap().get("cost_usd"), None);
+        let paid = TranscriptEntry { usage: Usage { cost_micros: 1_500, ..Usage::default() }, ..free };
+        let written = serde_json::to_value(&paid).unwrap();
+        assert_eq!(written["cost_usd"], 0.0015);
+        assert_eq!(serde_json::from_value::<TranscriptEntry>(written).unwrap(), paid);
     }
 }

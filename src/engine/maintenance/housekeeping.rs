@@ -45,6 +45,8 @@ const LIVE_MEMORY: TimeDelta = TimeDelta::hours(1);
 
 /// How long an extraction waits for somebody to work it off.
 const EXTRACTION_MEMORY: TimeDelta = TimeDelta::days(7);
+/// For how long a link that signs in says that it is used or too old.
+const LINK_MEMORY: TimeDelta = TimeDelta::days(1);
 
 /// Kinds of rows that are deleted after their retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,9 +66,11 @@ enum HousekeepingJob {
     Conversations,
     Extractions,
     Tokens,
+    UiSessions,
+    LoginLinks,
 }
 
-const KINDS: [HousekeepingJob; 15] = [
+const KINDS: [HousekeepingJob; 17] = [
     HousekeepingJob::Runs,
     HousekeepingJob::Links,
     HousekeepingJob::Deliveries,
@@ -82,6 +86,8 @@ const KINDS: [HousekeepingJob; 15] = [
     HousekeepingJob::Conversations,
     HousekeepingJob::Extractions,
     HousekeepingJob::Tokens,
+    HousekeepingJob::UiSessions,
+    HousekeepingJob::LoginLinks,
 ];
 
 /// Deletes rows after their retention.
@@ -213,6 +219,8 @@ async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta
         HousekeepingJob::Counts => store.forget_counts(now - COUNTS_MEMORY, BATCH).await,
         HousekeepingJob::Extractions => store.forget_extractions(now - EXTRACTION_MEMORY, BATCH).await,
         HousekeepingJob::Tokens => store.forget_tokens(old, BATCH).await,
+        HousekeepingJob::UiSessions => store.forget_ui_sessions(now, BATCH).await,
+        HousekeepingJob::LoginLinks => store.forget_login_links(now - LINK_MEMORY, BATCH).await,
         HousekeepingJob::Answers => store.forget_answers(now, BATCH).await,
         HousekeepingJob::EventRules => store.forget_event_rules(now, old, BATCH).await,
         HousekeepingJob::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,

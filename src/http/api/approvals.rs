@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
-use crate::domain::approval::{Approval, ApprovalStatus, Via, arguments};
+use crate::domain::approval::{Approval, ApprovalStatus, QuestionKind, Via, arguments};
 use crate::http::api::approvals::decision::{Decider, Decision, GrantRequest, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
 use crate::http::request::{Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
@@ -52,7 +52,8 @@ pub struct ApprovalProblem {
 #[utoipa::path(get, path = "/v1/approvals", tag = "approvals", security(("bearer" = ["approvals:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
-        ("status" = Option<ApprovalStatus>, Query), ("task_id" = Option<Uuid>, Query),
+        ("status" = Option<ApprovalStatus>, Query), ("kind" = Option<QuestionKind>, Query),
+        ("task_id" = Option<Uuid>, Query),
         ("run_id" = Option<Uuid>, Query), ("batch_id" = Option<Uuid>, Query),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<ApprovalView>)))]
@@ -66,6 +67,7 @@ pub async fn list_approvals(
     let filter = ApprovalFilter {
         tenant: None,
         status: query.word("status", &ApprovalStatus::ALL.map(|status| (status.as_str(), status))),
+        kind: query.word("kind", &QuestionKind::ALL.map(|kind| (kind.as_str(), kind))),
         task_id: query.id("task_id"),
         run_id: query.id("run_id"),
         batch_id: query.id("batch_id"),

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::token::Permission;
-use crate::domain::credential::{Credential, CredentialDraft, CredentialUse, NewCredential, Reference};
+use crate::domain::credential::{
+    Credential, CredentialDraft, CredentialStatus, CredentialUse, NewCredential, Reference,
+};
 use crate::domain::task::DependentTask;
 use crate::http::HttpState;
 use crate::http::error::{ApiError, ProblemDetails};
@@ -54,6 +56,7 @@ fn is_none(count: &u64) -> bool {
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("service" = Option<String>, Query, description = "Of this service only"),
+        ("status" = Option<CredentialStatus>, Query),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<Credential>)))]
 pub async fn list_credentials(
@@ -63,10 +66,11 @@ pub async fn list_credentials(
     caller.may(Permission::CredentialsRead)?;
     let tenant = query.text("tenant_id");
     let service = query.text("service");
+    let status = query.word("status", &CredentialStatus::ALL.map(|status| (status.as_str(), status)));
     let page = ListPage::of(&mut query);
     query.done()?;
     let scope = caller.narrow_scope(tenant.as_deref())?;
-    let filter = CredentialFilter { tenant: None, service, before: page.before, limit: page.fetch() };
+    let filter = CredentialFilter { tenant: None, service, status, before: page.before, limit: page.fetch() };
     let found = state.store.list_credentials(&scope, &filter).await?;
     Ok(Json(page.within(found, |credential| credential.id)))
 }

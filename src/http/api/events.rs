@@ -1,6 +1,7 @@
 //! Events over HTTP: publishing them in every form of CloudEvents, and reading the log of the bus.
 
 mod form;
+pub mod lookup;
 mod tail;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use crate::http::request::idempotency::REPLAYED;
 use crate::http::request::page::limit;
 use crate::http::request::{AuthenticatedCaller, Call, Items, Json, JsonBody, Query, RawBody};
 use crate::http::schema::NewEvents;
-use crate::ports::bus::{BusError, LogFilter};
+use crate::ports::bus::{BusError, LogFilter, LogOrder};
 use crate::store::PAGE_BYTES;
 
 pub use form::media_type;
@@ -124,13 +125,14 @@ async fn read(
 
 /// List events
 ///
-/// The log of the bus, oldest first, for as long as it is kept (`bus.retention`). A page may be empty and have a
-/// `next_cursor`: nothing matched in what was looked at, and there is more.
+/// The log of the bus, oldest first or with `order=newest` newest first, for as long as it is kept (`bus.retention`). A
+/// page may be empty and have a `next_cursor`: nothing matched in what was looked at, and there is more.
 #[utoipa::path(get, path = "/v1/events", tag = "events", security(("bearer" = ["events:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("source" = Option<String>, Query, example = "email"),
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
+        ("order" = Option<LogOrder>, Query, description = "Which come first; absent: the oldest"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CloudEvent<'static>>)))]
 pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<Event>>, ApiError> {
@@ -139,6 +141,7 @@ pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<
     let filter = LogFilter {
         source: query.text("source"),
         kind: query.text("type"),
+        order: query.word("order", &LogOrder::ALL.map(|order| (order.as_str(), order))).unwrap_or_default(),
         after: query.text("cursor"),
         limit: limit(&mut query),
     };

@@ -2,6 +2,7 @@
 
 pub mod pins;
 pub mod skills;
+pub mod tool_policy;
 pub mod trials;
 
 use serde::Serialize;
@@ -13,6 +14,7 @@ use crate::domain::task::{DEFAULT_EXECUTOR, Task};
 use crate::executor::pipeline::ConfiguredAgent;
 use crate::http::HttpState;
 use crate::http::api::registry::pins::PinView;
+use crate::http::api::registry::tool_policy::ToolPolicyView;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Id, Items, Json, Query};
 use crate::ports::tool::access::ToolLimits;
@@ -41,6 +43,8 @@ pub struct ToolView {
     pub definition: Definition,
     /// Where it comes from.
     pub source: ToolSource,
+    /// How its calls are treated.
+    pub policy: ToolPolicyView,
     /// Whether a model is offered it, and why not.
     #[serde(flatten)]
     pub offer: OfferView,
@@ -105,6 +109,7 @@ pub struct AgentToolView {
 impl ToolView {
     /// `limits`: those of an agent or a task; `None`: its executor offers a model no tools.
     fn of(
+        state: &HttpState,
         registered: &RegisteredTool,
         tools: &ToolRegistry,
         tenant: Option<&str>,
@@ -114,6 +119,7 @@ impl ToolView {
         ToolView {
             definition: registered.definition().clone(),
             source: registered.tool.source(),
+            policy: ToolPolicyView::of(state, registered),
             offer: limits.map_or_else(OfferView::without_agent, offer),
             pin: None,
         }
@@ -182,7 +188,7 @@ pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<J
     };
     let tenant = task.as_ref().map_or(scope.tenant(), |task| Some(task.tenant_id.as_str()));
     let tools = state.tools.current();
-    let view = |registered: &RegisteredTool| ToolView::of(registered, &tools, tenant, limits.as_ref());
+    let view = |registered: &RegisteredTool| ToolView::of(&state, registered, &tools, tenant, limits.as_ref());
     Ok(Json(Items::whole(tools.iter().chain(tools.waiting()).map(view).collect())))
 }
 
@@ -201,7 +207,7 @@ pub async fn get_tool(Call(state, caller): Call, name: Id, mut query: Query) -> 
     let scope = caller.narrow_scope(tenant.as_deref())?;
     let tools = state.tools.current();
     let registered = tools.find(&name.0).or_else(|| tools.find_waiting(&name.0)).ok_or(ApiError::NotFound("tool"))?;
-    let view = ToolView::of(registered, &tools, scope.tenant(), Some(&ToolLimits::default()));
+    let view = ToolView::of(&state, registered, &tools, scope.tenant(), Some(&ToolLimits::default()));
     let pin = match tools.is_of_server(&name.0) {
         true => pins::pin_of(&state, &caller, &name.0).await?,
         false => None,

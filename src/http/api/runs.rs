@@ -6,6 +6,8 @@ pub mod settling;
 mod summary;
 pub mod suspended;
 
+use std::collections::BTreeSet;
+
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -32,6 +34,9 @@ pub use summary::RunSummary;
 
 /// Why a run is cancelled by its owner.
 const CANCELLED: &str = "cancelled by its owner";
+
+/// Characters of the beginning by which runs are looked for.
+const LONGEST_SEARCH: usize = 200;
 
 /// The approvals of a run that are named with it, the newest ones.
 const APPROVALS: i64 = 200;
@@ -81,14 +86,17 @@ impl RunView {
 /// List runs
 ///
 /// In short: without inputs and causes, with the first 1,000 characters of each output; the whole is in the run itself.
-/// A page ends early where it is large. One of a `state` that runs end in looks through 3,000 runs at most: it may have
-/// few items, or none, and still go on at `next_cursor`.
+/// A page ends early where it is large. One of a `state` that runs end in, or of a `q` with which many begin, looks
+/// through 3,000 runs at most: it may have few items, or none, and still go on at `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", security(("bearer" = ["runs:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("task_id" = Option<Uuid>, Query), ("state" = Option<RunState>, Query),
         ("since" = Option<DateTime<Utc>>, Query, description = "Recorded at or after"),
         ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
+        ("q" = Option<String>, Query, max_length = 200, example = "s:2026-12-24T15", description =
+            "Beginning of the id, of the fire key with its letter, or of the name of the task in upper or lower case. \
+             Eight digits of an id or more are looked for among ids alone"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<RunSummary>)))]
 pub async fn list_runs(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<RunSummary>>, ApiError> {
@@ -101,13 +109,19 @@ pub async fn list_runs(Call(state, caller): Call, mut query: Query) -> Result<Js
         state: query.word("state", &RunState::ALL.map(|state| (state.as_str(), state))),
         since: query.instant("since"),
         until: query.instant("until"),
+        q: query.text("q"),
         before: page.before,
         limit: page.fetch(),
     };
+    if filter.q.as_ref().is_some_and(|q| q.chars().count() > LONGEST_SEARCH) {
+        query.fault("q", format!("must be at most {LONGEST_SEARCH} characters"));
+    }
     query.done()?;
     let scope = caller.narrow_scope(tenant.as_deref())?;
-    let runs = state.store.run_summaries(&scope, &filter).await?;
-    Ok(Json(page.within(runs, |summary| summary.run.id).map(RunSummary::of)))
+    let runs = page.within(state.store.run_summaries(&scope, &filter).await?, |summary| summary.run.id);
+    let tasks: BTreeSet<Uuid> = runs.items.iter().filter_map(|summary| summary.run.task_id).collect();
+    let names = state.store.task_names(&scope, &Vec::from_iter(tasks)).await?;
+    Ok(Json(runs.map(|summary| RunSummary::of(summary, &names))))
 }
 
 /// Read a run

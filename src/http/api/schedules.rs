@@ -1,4 +1,4 @@
-//! Trying a schedule before a task is made of it.
+//! Trying a schedule before a task is made of it, and the fires that come next.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -9,8 +9,10 @@ use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::trigger::{InstantListing, Trigger};
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Json, JsonBody};
+use crate::http::request::page::limit;
+use crate::http::request::{Call, Items, Json, JsonBody, Query};
 use crate::http::schema;
+use crate::store::UpcomingFire;
 
 /// When a trigger would fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -33,6 +35,25 @@ pub async fn preview_schedule(Call(state, caller): Call, body: JsonBody) -> Resu
     let InstantListing { instants, truncated } =
         state.compute_for(caller.computes_for(), move || fires(&value, now)).await??;
     Ok(Json(Preview { fires: instants, truncated }))
+}
+
+/// List the fires that come next
+///
+/// The earliest first, one of each scheduled task: later fires of a task come with its preview.
+#[utoipa::path(get, path = "/v1/schedules/upcoming", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200)),
+    responses((status = 200, body = Items<UpcomingFire>)))]
+pub async fn list_upcoming_fires(
+    Call(state, caller): Call,
+    mut query: Query,
+) -> Result<Json<Items<UpcomingFire>>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    let tenant = query.text("tenant_id");
+    let limit = limit(&mut query);
+    query.done()?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
+    Ok(Json(Items::whole(state.store.upcoming_fires(&scope, limit as i64).await?)))
 }
 
 fn fires(value: &Value, now: DateTime<Utc>) -> Result<InstantListing, ValidationErrors> {

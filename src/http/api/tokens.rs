@@ -2,6 +2,8 @@
 //!
 //! Nobody can make a token that may do more, see more or live longer than the one it is made with.
 
+pub mod login_links;
+
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};

@@ -5,24 +5,25 @@
 //! The token is looked up by its hash, stands in no log (the guard logs the route), and is not in the address of the
 //! page that shows what came of it. Nothing is kept in here.
 
-mod approval_page;
+pub(in crate::http) mod approval_page;
 mod asker;
 mod beginning;
 mod card;
 mod changes;
-mod control;
+pub(in crate::http) mod control;
 #[cfg(test)]
 mod fixture;
 mod form;
-mod item;
+pub(in crate::http) mod item;
 mod kind;
 pub(in crate::http) mod moment;
 pub(in crate::http) mod origin;
 pub(in crate::http) mod outcome_url;
-mod page_room;
-mod press;
-mod submitted_fields;
-mod view;
+pub(in crate::http) mod page_room;
+pub(in crate::http) mod press;
+pub(in crate::http) mod press_outcome;
+pub(in crate::http) mod submitted_fields;
+pub(in crate::http) mod view;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,11 +42,14 @@ use crate::domain::notification::recipient::Reader;
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decider, Decision};
 use crate::http::error::ApiError;
-use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_answerable, is_open};
+use crate::http::pages::approve::approval_page::{
+    ApprovalPage, ApprovalReader, FormState, is_answerable, is_open, is_paused,
+};
 use crate::http::pages::approve::item::{FaultPlace, ItemView};
 use crate::http::pages::approve::outcome_url::Ticket;
 use crate::http::pages::approve::page_room::PageQuestion;
 use crate::http::pages::approve::press::Press;
+use crate::http::pages::approve::press_outcome::PressOutcome;
 use crate::http::pages::approve::submitted_fields::SubmittedFields;
 use crate::http::pages::{self, failed, too_many, unavailable};
 use crate::http::request::{Id, JsonBody};
@@ -85,17 +89,9 @@ pub async fn show_approvals(
     Id(token): Id,
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
-    let notice = is_paused(&state, &asked).await?.then(|| asked.words.get("paused"));
+    let paused = is_paused(&state, &asked.scope, &asked.questions).await.map_err(unavailable)?;
+    let notice = paused.then(|| asked.words.get("paused"));
     page(&state, &asked, &token, initial_items(&asked), notice, StatusCode::OK).await
-}
-
-/// Whether what could be answered is paused.
-async fn is_paused(state: &HttpState, asked: &LinkQuestion) -> Result<bool, Response> {
-    let now = state.clock.now();
-    let mut approvals = asked.questions.iter().map(|question| &question.approval);
-    let Some(open) = approvals.find(|approval| is_answerable(approval, now)) else { return Ok(false) };
-    let place = state.store.locate_run(&asked.scope, open.run_id, None).await.map_err(unavailable)?;
-    Ok(place.parked.is_some_and(|parked| parked.paused_until.is_some()))
 }
 
 /// Answer what a link asks
@@ -136,46 +132,18 @@ pub async fn answer_approvals(
     let Some(press) = sent.get("do").and_then(Press::read) else {
         return page_with_error(&state, &asked, &token, "nothing_pressed", StatusCode::UNPROCESSABLE_ENTITY).await;
     };
-    let now = state.clock.now();
     let (fill, fields) = (initial_items(&asked), Arc::clone(&sent));
     let filled = move || fill().into_iter().map(|item| item.filled(&fields)).collect::<Vec<_>>();
-    let mut items = state.compute_for(&asked.link.tenant_id, filled).await.map_err(failed)?;
-    let mut decisions = Vec::new();
-    let mut waits = press == Press::Review;
-    for item in items.iter_mut().filter(|item| press.is_about(item)) {
-        let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
-        if !is_open(&item.approval, now) && !stops && press.is_for_one_question() {
-            return page_with_error(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
+    let items = state.compute_for(&asked.link.tenant_id, filled).await.map_err(failed)?;
+    match press.outcome(&state, items, &sent).await.map_err(failed)? {
+        PressOutcome::Settled(_) => {
+            page_with_error(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await
         }
-        if !is_open(&item.approval, now) && !stops {
-            continue;
+        PressOutcome::Shown { items, phrase, status } => {
+            page(&state, &asked, &token, move || items, Some(asked.words.get(phrase)), status).await
         }
-        let reviewed = sent.get(&format!("{}.reviewed", item.number));
-        match press.decision(item, &state).await.map_err(failed)? {
-            // what was changed is looked at once more, as a whole, before it runs
-            Some(_) if item.changed.is_some() && press.approves() && item.changed_digest().as_deref() != reviewed => {
-                waits = true;
-            }
-            Some(decision) => {
-                let unfit = decision.invalid_fields(&state, &item.approval).await.map_err(failed)?;
-                match unfit.is_empty() {
-                    true => decisions.push((Arc::clone(&item.approval), decision)),
-                    false => item.assign_faults(unfit),
-                }
-            }
-            None => {}
-        }
+        PressOutcome::Decided(decisions) => settle(&state, &asked, &token, decisions).await,
     }
-    let faulty = items.iter().any(|item| press.is_about(item) && item.is_faulty());
-    if faulty || waits {
-        let (status, phrase) = match faulty {
-            true => (StatusCode::UNPROCESSABLE_ENTITY, "nothing_faulty"),
-            false => (StatusCode::OK, "nothing_changed"),
-        };
-        set_focus(&mut items);
-        return page(&state, &asked, &token, move || items, Some(asked.words.get(phrase)), status).await;
-    }
-    settle(&state, &asked, &token, decisions).await
 }
 
 /// Show what came of an answer
@@ -200,7 +168,7 @@ pub async fn show_outcome(State(state): State<HttpState>, Id(ticket): Id) -> Res
     let scope = scope(&tenant).map_err(failed)?;
     let scene = scene(&state, &scope, (&recipient, reader), &first.approval).await?;
     let shown = move || {
-        let items = items_of(&questions, &scene.words);
+        let items = ItemView::of_batch(&questions, &scene.words);
         let waits = items.iter().any(|item| is_open(&item.approval, scene.now));
         let notice = waits.then(|| scene.words.get("decide_in_message"));
         view::page(StatusCode::OK, &scene, &items, notice, None)
@@ -310,15 +278,6 @@ async fn page_with_error(
     page(state, asked, token, initial_items(asked), Some(asked.words.get(phrase)), status).await
 }
 
-/// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
-fn set_focus(items: &mut [ItemView]) {
-    let faulty = items.iter().position(ItemView::is_faulty);
-    let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some() && !item.is_input()));
-    if let Some(first) = first {
-        items[first].take_focus();
-    }
-}
-
 /// Why an answer changed nothing, as the name of a phrase.
 fn of_refusal(refusal: DecisionRefusal) -> &'static str {
     match refusal {
@@ -333,23 +292,13 @@ fn of_refusal(refusal: DecisionRefusal) -> &'static str {
 
 /// The text to which a nonce is bound: the link, and every question with its digest, in order.
 fn nonce_subject(asked: &LinkQuestion) -> String {
-    let mut text = hex::encode(asked.hash.as_bytes());
-    for PageQuestion { approval, .. } in &asked.questions {
-        text.push_str(&format!("|{}:{}", approval.id, approval.digest));
-    }
-    text
+    hex::encode(asked.hash.as_bytes()) + &page_room::digests(&asked.questions)
 }
 
 /// Makes the questions of a link as they are at first; this is computed.
 fn initial_items(asked: &LinkQuestion) -> impl FnOnce() -> Vec<ItemView> + Send + use<> {
     let (questions, words) = (asked.questions.clone(), asked.words.clone());
-    move || items_of(&questions, &words)
-}
-
-fn items_of(questions: &[PageQuestion], words: &Phrases) -> Vec<ItemView> {
-    let told: Vec<PageQuestion> = questions.iter().map(|question| question.clone().in_language_of(words)).collect();
-    let fitted = page_room::fit(&told);
-    fitted.iter().enumerate().map(|(number, question)| ItemView::new(number, question, words)).collect()
+    move || ItemView::of_batch(&questions, &words)
 }
 
 /// In which zone and words a recipient reads.
@@ -359,32 +308,15 @@ async fn reader(state: &HttpState, recipient: &str) -> Result<(Tz, Phrases), Res
     Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
 }
 
-/// The scene of a page: its reader, and the way to it.
+/// The page of a recipient.
 async fn scene(
     state: &HttpState,
     scope: &Scope,
     (recipient, (zone, words)): (&str, (Tz, Phrases)),
     first: &Approval,
 ) -> Result<ApprovalPage, Response> {
-    let run = state.store.find_run(scope, first.run_id).await.map_err(unavailable)?;
-    let task = match first.task_id {
-        Some(task) => state.store.find_task(scope, task).await.map_err(unavailable)?,
-        None => None,
-    };
-    let reader = Actor::Recipient(recipient).to_string();
-    let requester = beginning::requester(state, scope, first).await.map_err(unavailable)?;
-    Ok(ApprovalPage {
-        now: state.clock.now(),
-        zone,
-        words,
-        tenant: first.tenant_id.clone(),
-        identities: state.store.voter_identities(&reader).await.map_err(unavailable)?,
-        reader,
-        run_id: first.run_id,
-        task: task.map(|task| task.name),
-        started: run.map(|run| (beginning::of(&run, requester.is_some()), run.scheduled_for)),
-        requester,
-    })
+    let reader = ApprovalReader { name: Actor::Recipient(recipient).to_string(), zone, words };
+    ApprovalPage::of(state, scope, reader, first).await.map_err(unavailable)
 }
 
 fn scope(tenant: &str) -> Result<Scope, ApiError> {

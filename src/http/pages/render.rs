@@ -18,7 +18,7 @@ use crate::http::pages::style::STYLE;
 use crate::ports::channel::templates::phrases::{PhrasePiece, Phrases, pieces};
 
 /// Every template by its name.
-const TEMPLATES: [(&str, &str); 16] = [
+const TEMPLATES: [(&str, &str); 19] = [
     ("layout.html", include_str!("layout.html")),
     ("notice.html", include_str!("notice.html")),
     ("rows.html", include_str!("rows.html")),
@@ -31,6 +31,9 @@ const TEMPLATES: [(&str, &str); 16] = [
     ("approval_controls.html", include_str!("approval_controls.html")),
     ("approval_faults.html", include_str!("approval_faults.html")),
     ("approval_field.html", include_str!("approval_field.html")),
+    ("approval_head.html", include_str!("approval_head.html")),
+    ("approval_no_answer.html", include_str!("approval_no_answer.html")),
+    ("approval_questions.html", include_str!("approval_questions.html")),
     ("approval_settled.html", include_str!("approval_settled.html")),
     ("connect.html", include_str!("connect.html")),
     ("connect_declined.html", include_str!("connect_declined.html")),
@@ -45,8 +48,13 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(environment);
 /// The template names something that is not there.
 pub fn render(template: &str, words: &Phrases, title: &str, page: impl Serialize) -> Result<String, Error> {
     let template = ENVIRONMENT.get_template(template)?;
-    let (lang, words) = (words.lang(), Value::from_object(PagePhrases(words.clone())));
+    let (lang, words) = (words.lang(), template_words(words));
     template.render(context! { lang, words, title, page => Value::from(Serde(page)) })
+}
+
+/// Phrases as templates see them, as `words`.
+pub fn template_words(words: &Phrases) -> Value {
+    Value::from_object(PagePhrases(words.clone()))
 }
 
 fn environment() -> Environment<'static> {
@@ -125,7 +133,7 @@ mod tests {
     fn rendered(template: &str, page: impl Serialize) -> Result<String, String> {
         let mut environment = environment();
         environment.add_template("test.html", template).unwrap();
-        let words = Value::from_object(PagePhrases(Phrases::english().clone()));
+        let words = template_words(Phrases::english());
         let context = context! { words, page => Value::from(Serde(page)) };
         environment.get_template("test.html").unwrap().render(context).map_err(|error| error.to_string())
     }

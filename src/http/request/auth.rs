@@ -220,6 +220,11 @@ impl AuthenticatedCaller {
         Ok(token.is_some_and(|token| dead(&token, state.clock.now()).is_none()))
     }
 
+    /// Whether they have a token: the program that the service is a part of has none.
+    pub fn has_token(&self) -> bool {
+        self.token_id.is_some() || self.root.is_none()
+    }
+
     /// By which their token is known.
     pub fn hash(&self) -> &TokenHash {
         &self.hash
@@ -334,6 +339,19 @@ async fn of_run(state: &HttpState, run: Uuid, text: &str, hash: &TokenHash) -> R
 
 /// Whom a token stands for, if it is valid now.
 async fn known(state: &HttpState, text: &str, hash: &TokenHash) -> Result<AuthenticatedCaller, ApiError> {
+    // a text that can't be a token costs no look-up
+    if state.admin_token.as_ref() != Some(hash) && TokenText::parse(text).is_err() {
+        return Err(ApiError::Unauthorized("the token is not valid: it is mistyped, or not one of this service"));
+    }
+    caller_of(state, hash, None).await
+}
+
+/// Whom the token with this hash stands for, if it is valid now: for what stands for a token, as sessions do.
+pub async fn caller_of(
+    state: &HttpState,
+    hash: &TokenHash,
+    address: Option<IpAddr>,
+) -> Result<AuthenticatedCaller, ApiError> {
     if state.admin_token.as_ref() == Some(hash) {
         let permissions = vec![Permission::All];
         return Ok(AuthenticatedCaller {
@@ -342,13 +360,9 @@ async fn known(state: &HttpState, text: &str, hash: &TokenHash) -> Result<Authen
             token_id: None,
             root: None,
             expires_at: None,
-            address: None,
+            address,
             hash: *hash,
         });
-    }
-    // a text that can't be a token costs no look-up
-    if TokenText::parse(text).is_err() {
-        return Err(ApiError::Unauthorized("the token is not valid: it is mistyped, or not one of this service"));
     }
     let token = state.store.find_token(hash.as_bytes()).await?;
     let token = token.ok_or(ApiError::Unauthorized("the token is not valid"))?;
@@ -366,7 +380,7 @@ async fn known(state: &HttpState, text: &str, hash: &TokenHash) -> Result<Authen
         token_id: Some(token.id),
         root: token.root,
         expires_at: token.expires_at,
-        address: None,
+        address,
         hash: *hash,
     })
 }

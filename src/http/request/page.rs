@@ -101,6 +101,11 @@ impl ForwardPage {
         ForwardPage { limit: limit(query), from: from.unwrap_or(0) }
     }
 
+    /// The cursor of a page that begins with the item of this number.
+    pub fn cursor(from: u32) -> String {
+        encode(u128::from(from))
+    }
+
     /// Number of rows to ask of the store: one more than is answered.
     pub fn fetch(&self) -> i64 {
         self.limit as i64 + 1

@@ -21,8 +21,8 @@ use crate::domain::event::Event;
 use crate::domain::event::written::WrittenEvent;
 use crate::ports::bus::entry_reader::EntryReader;
 use crate::ports::bus::{
-    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, DeadLetterPage, Log, LogFilter, LoggedEvent,
-    NewestFilter, Settings, check_stored, read_stored, write_entry,
+    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, DeadLetterPage, Log, LogFilter, LogOrder,
+    LoggedEvent, NewestFilter, Settings, check_stored, read_stored, write_entry,
 };
 use crate::store::{
     EventFilter, LeasedEntries, LeasedEvent, NewDeadLetter, RowPage, Store, StoreError, StoredDeadLetter,
@@ -152,13 +152,11 @@ impl EmbeddedBus {
     }
 
     async fn read_log(&self, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
-        let after = filter.after.as_deref().map_or(Ok(0), parse_position)?;
-        let asked = EventFilter {
-            source: filter.source.clone(),
-            kind: filter.kind.clone(),
-            after,
-            limit: filter.limit as i64 + 1,
-        };
+        let newest_first = filter.order == LogOrder::Newest;
+        let start = if newest_first { i64::MAX } else { 0 };
+        let after = filter.after.as_deref().map_or(Ok(start), parse_position)?;
+        let (source, kind) = (filter.source.clone(), filter.kind.clone());
+        let asked = EventFilter { source, kind, newest_first, after, limit: filter.limit as i64 + 1 };
         let mut rows = self.store.read_events(scope, &asked).await?;
         let more = rows.len() > filter.limit;
         rows.truncate(filter.limit);

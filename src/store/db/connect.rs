@@ -187,6 +187,7 @@ impl Store {
             task_cache: TaskCache::default(),
             without_overrides: TenantsWithout::default(),
             without_facts: TenantsWithout::default(),
+            own_instance: Arc::default(),
         };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)

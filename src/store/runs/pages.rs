@@ -2,7 +2,9 @@
 //!
 //! There is no index of runs by state, which each run would pay for at each step. Runs that are not over are looked up
 //! where they wait, in the queue or beside it. Of all others a page reads the newest [`SCANNED`] at most; it may end
-//! with fewer than were asked for, or none, and its cursor goes on behind them.
+//! with fewer than were asked for, or none, and its cursor goes on behind them. What runs begin with is in `prefix`.
+
+mod prefix;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -12,11 +14,12 @@ use crate::domain::run::{Run, RunState};
 use crate::store::db::listing::{PAGE_BYTES, RowPage, UNBOUNDED, fitting, push_page};
 use crate::store::db::text::text;
 use crate::store::ops::retention::oldest_id;
+use crate::store::runs::pages::prefix::{FewRuns, RunPrefix};
 use crate::store::runs::{SELECT_BRIEF, SELECT_RUN};
 use crate::store::tx::{SqlRecord, StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 
-/// Runs that a page by state reads at most.
+/// Runs that a page by state, or by a beginning that many have, reads at most.
 pub const SCANNED: i64 = 3_000;
 /// Most runs that are looked up where they wait; of more, the page reads the newest runs like any other.
 const WAITING: i64 = 2_000;
@@ -34,6 +37,9 @@ pub struct RunFilter {
     pub since: Option<DateTime<Utc>>,
     /// Created before.
     pub until: Option<DateTime<Utc>>,
+    /// The beginning of the id, of the fire key with its letter, or of the name of the task, in any case. Of an id with
+    /// eight digits or more it is that alone.
+    pub q: Option<String>,
     /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
     /// Most rows of the page.
@@ -49,6 +55,11 @@ const MEASURED: &str = "with page as materialized (
 const EVERY: &str = "runs r where true";
 const WHOLE: Split = fitting!(SELECT_RUN, "r.id");
 const BRIEF: Split = fitting!(SELECT_BRIEF, "r.id");
+/// Runs whose ids a select answers, up to [`END_OF_IDS`]. The list of the ids is made before, and looked up before
+/// anything else is asked of a row: so Postgres finds it by its id, whatever it believes of the tables.
+const BY_IDS: Split =
+    Split { postgres: "(select * from runs where id = any (array(", sqlite: "runs r where r.id in (" };
+const END_OF_IDS: Split = Split { postgres: ")) offset 0) r where true", sqlite: ")" };
 
 /// A run as a list shows it: without its input and cause, and with the beginning of its output.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
@@ -68,6 +79,8 @@ enum RunSearch {
     Everywhere,
     /// Those that wait or are executed, in these places.
     Waiting(&'static [WaitingPlace]),
+    /// Those that begin as the filter says.
+    Few(FewRuns),
     /// Those from this id on; `None` where all that are left are few enough.
     From(Option<Uuid>),
 }
@@ -112,16 +125,21 @@ impl Store {
         bound: i64,
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
-        let search = search(&mut read.tx(), scope, filter).await?;
+        let prefix = filter.q.as_deref().map(RunPrefix::of);
+        let search = search(&mut read.tx(), scope, filter, prefix.as_ref()).await?;
         let mut query = read.build(MEASURED);
         let mut order = "";
         match &search {
             RunSearch::Waiting(places) => push_waiting(&mut query, places, scope, filter),
+            RunSearch::Few(few) => few.push(&mut query, scope, filter),
             RunSearch::From(Some(oldest)) => {
                 order = push_keys(query.push(EVERY), scope, filter);
                 query.push(" and r.id >= ").push_bind(*oldest);
             }
             RunSearch::Everywhere | RunSearch::From(None) => order = push_keys(query.push(EVERY), scope, filter),
+        }
+        if let Some(prefix) = prefix.filter(|_| !matches!(search, RunSearch::Few(_))) {
+            prefix.push_condition(&mut query);
         }
         if let Some(state) = filter.state {
             query.push(" and r.state = ").push_bind(state.as_str());
@@ -130,10 +148,8 @@ impl Store {
         push_page(&mut query, (order, "r.id"), filter.limit, (select, bound));
         let rows = query.finish().rows().await?;
         let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, Ok);
-        if let RunSearch::From(oldest) = search
-            && (rows.len() as i64) < filter.limit
-            && !found.is_cut
-        {
+        let oldest = search.oldest();
+        if oldest.is_some() && (rows.len() as i64) < filter.limit && !found.is_cut {
             found.behind = oldest;
         }
         read.end().await?;
@@ -141,12 +157,35 @@ impl Store {
     }
 }
 
+impl RunSearch {
+    /// The id down to which the page has read all that there is; `None`: to the end.
+    fn oldest(&self) -> Option<Uuid> {
+        match self {
+            RunSearch::From(oldest) => *oldest,
+            RunSearch::Few(few) => few.oldest,
+            RunSearch::Everywhere | RunSearch::Waiting(_) => None,
+        }
+    }
+}
+
 /// Where the runs of this filter are looked for.
-async fn search(tx: &mut Tx<'_>, scope: &Scope, filter: &RunFilter) -> Result<RunSearch, StoreError> {
-    let Some(state) = filter.state else { return Ok(RunSearch::Everywhere) };
-    let places = places_of(state);
+async fn search(
+    tx: &mut Tx<'_>,
+    scope: &Scope,
+    filter: &RunFilter,
+    prefix: Option<&RunPrefix>,
+) -> Result<RunSearch, StoreError> {
+    let places = filter.state.map(places_of).unwrap_or_default();
     if !places.is_empty() && count_waiting(tx, places, scope, filter).await? <= WAITING {
         return Ok(RunSearch::Waiting(places));
+    }
+    if filter.state.is_none() && prefix.is_none() {
+        return Ok(RunSearch::Everywhere);
+    }
+    if let Some(prefix) = prefix
+        && let Some(few) = prefix.few(tx, scope, filter).await?
+    {
+        return Ok(RunSearch::Few(few));
     }
     let mut query = tx.build("select r.id from runs r where true");
     let order = push_keys(&mut query, scope, filter);
@@ -214,15 +253,11 @@ async fn count_waiting(
     Ok(query.finish().scalar().await?)
 }
 
-/// Adds the runs that wait in these places. The list of their ids is made before, and looked up before anything else is
-/// asked of a row: so Postgres finds it by its id, whatever it believes of the tables.
+/// Adds the runs that wait in these places.
 fn push_waiting(query: &mut StatementBuilder<'_>, places: &[WaitingPlace], scope: &Scope, filter: &RunFilter) {
-    const BEFORE: Split =
-        Split { postgres: "(select * from runs where id = any (array(", sqlite: "runs r where r.id in (" };
-    const BEHIND: Split = Split { postgres: ")) offset 0) r where true", sqlite: ")" };
-    query.push_split(BEFORE);
+    query.push_split(BY_IDS);
     push_waiting_ids(query, places, scope, filter);
-    query.push_split(BEHIND);
+    query.push_split(END_OF_IDS);
 }
 
 fn push_waiting_ids(query: &mut StatementBuilder<'_>, places: &[WaitingPlace], scope: &Scope, filter: &RunFilter) {

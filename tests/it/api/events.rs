@@ -330,3 +330,42 @@ async fn bus_follower_that_is_behind_asks_a_bus_that_fails_once_in_a_while() {
     api.plant("alter table events_away rename to events").await;
     assert_eq!(next(&mut behind).await.1["id"], "16");
 }
+
+#[tokio::test]
+async fn log_is_read_newest_first_where_that_is_asked_for() {
+    let api = Api::new().await;
+    for id in ["1", "2", "3"] {
+        let body = json!({ "tenant_id": "ann", "source": "mail", "type": "new", "id": id });
+        api.admin("POST", "/v1/events", Some(body)).await.expect(202);
+    }
+    let page = async |query: &str| {
+        let page = api.admin("GET", &format!("/v1/events?order=newest&limit=2{query}"), None).await.expect(200);
+        let ids =
+            page["items"].as_array().unwrap().iter().map(|event| event["id"].as_str().unwrap()).collect::<String>();
+        (ids, page["next_cursor"].as_str().map(str::to_owned))
+    };
+    let (first, next) = page("").await;
+    assert_eq!(first, "32");
+    assert_eq!(page(&format!("&cursor={}", next.unwrap())).await, ("1".to_owned(), None));
+    api.admin("GET", "/v1/events?order=new", None).await.expect(400);
+}
+
+#[tokio::test]
+async fn event_is_read_by_its_id_or_its_beginning_by_its_own_tenant() {
+    let api = Api::new().await;
+    for (source, id) in [("mail", "order-1"), ("shop", "order-1"), ("mail", "order-2")] {
+        let body = json!({ "tenant_id": "ann", "source": source, "type": "new", "id": id, "data": { "from": source } });
+        api.admin("POST", "/v1/events", Some(body)).await.expect(202);
+    }
+    let (ann, bob) = (api.token("ann", &["events:read"]).await, api.token("bob", &["events:read"]).await);
+    let ask = async |token: &str, rest: &str| api.ask("GET", &format!("/v1/events/{rest}"), Some(token), None).await;
+    assert_eq!(ask(&ann, "order-1?source=mail").await.expect(200)["data"], json!({ "from": "mail" }));
+    assert_eq!(ask(&ann, "order-1").await.expect(200)["source"], "shop", "the newest of any source");
+    ask(&ann, "order").await.expect(409);
+    assert_eq!(ask(&ann, "order-2?tenant_id=ann").await.expect(200)["id"], "order-2");
+    ask(&ann, "order-3").await.expect(404);
+    ask(&bob, "order-1").await.expect(404);
+    ask(&bob, "order-1?tenant_id=ann").await.expect(404);
+    let unnamed = ask(ADMIN, "order-1").await.expect(400);
+    assert_eq!(unnamed["errors"][0]["pointer"], "/tenant_id");
+}

@@ -101,6 +101,7 @@ async fn empty_value_in_a_query_is_no_filter(api: Api) {
         ("/v1/runs?state=", "state"),
         ("/v1/tasks?tenant_id=", "tenant_id"),
         ("/v1/tasks?q", "q"),
+        ("/v1/runs?q=", "q"),
         ("/v1/events?source=", "source"),
         ("/v1/deliveries?cursor=", "cursor"),
         ("/v1/approvals?limit=", "limit"),

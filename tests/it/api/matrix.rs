@@ -60,6 +60,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("resume_task", line(P::TasksWrite, Here, 200, None)),
         ("run_task", line(P::TasksWrite, Here, 201, None)),
         ("backfill_task", line(P::TasksWrite, Here, 202, Some(range))),
+        ("list_upcoming_fires", line(P::TasksRead, InQuery, 200, None)),
         ("preview_schedule", line(P::TasksRead, Nothing, 200, Some(json!({ "trigger": daily()["trigger"] })))),
         ("test_condition", line(P::TasksWrite, InBody, 200, Some(condition()))),
         // no engine answers here
@@ -127,6 +128,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("retry_delivery", line(P::DeliveriesWrite, Here, 202, None)),
         ("publish_events", line(P::EventsPublish, InBody, 202, Some(json!({ "source": "mail", "type": "new" })))),
         ("list_events", line(P::EventsRead, InQuery, 200, None)),
+        ("get_event", line(P::EventsRead, InQuery, 404, None)),
         ("stream_events", line(P::EventsRead, InQuery, 200, None)),
         ("list_dead_letters", line(P::DeadLettersRead, InQuery, 200, None)),
         ("get_dead_letter", line(P::DeadLettersRead, Here, 200, None)),
@@ -155,11 +157,15 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("open_socket", Line { permission: None, body: None, other: Nothing, done: 400 }),
         ("get_push_key", line(P::RecipientsRead, Nothing, 200, None)),
         ("verify_recipient", line(P::RecipientsWrite, Here, 202, Some(json!({ "channel": "email" })))),
+        // any token will do; ui/session.rs has the rest
+        ("create_login_link", Line { permission: None, body: None, other: Nothing, done: 401 }),
         ("create_token", line(P::TokensWrite, InBody, 201, Some(json!({ "name": "x", "scopes": ["tokens:write"] })))),
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
         ("get_stats", line(P::StatsRead, InQuery, 200, None)),
         ("get_usage", line(P::StatsRead, InQuery, 200, None)),
+        // it is over all tenants
+        ("get_system", line(P::All, Nothing, 403, None)),
         // a tenant sees its quotas, and has no say in them
         ("get_quotas", line(P::StatsRead, Here, 200, None)),
         ("put_quotas", line(P::All, Here, 403, Some(json!({ "tasks": 5 })))),
@@ -190,6 +196,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("resume_suspended", line(P::RunsWrite, Here, 409, None)),
         ("cancel_suspended", line(P::RunsWrite, Here, 200, None)),
         ("list_skills", line(P::TasksRead, Nothing, 200, None)),
+        // there are none here; ui/skills.rs has the rest
+        ("get_skill", line(P::TasksRead, Nothing, 404, None)),
         ("list_executors", line(P::TasksRead, Nothing, 200, None)),
         ("get_health", public()),
         ("get_readiness", public()),

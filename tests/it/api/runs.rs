@@ -200,3 +200,39 @@ async fn tools_and_agents_say_what_is_offered_to_whom() {
     assert!(unknown.to_string().contains("did you mean `booker`?"), "{unknown}");
     told(format!("?agent=booker&task_id={task}"), &ann).await.expect(400);
 }
+
+#[tokio::test]
+async fn runs_are_found_by_how_their_id_their_key_or_the_name_of_their_task_begins() {
+    let api = Api::new().await;
+    let (task, other) = (task(&api, "ann").await, task(&api, "bob").await);
+    let run = async |task: &str| {
+        let run = api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201);
+        run["id"].as_str().unwrap().to_owned()
+    };
+    let (own, foreign) = (run(&task).await, run(&other).await);
+    let ann = api.token("ann", &["runs:read"]).await;
+    let found = async |query: &str| -> Vec<(Value, Value)> {
+        let page = api.ask("GET", &format!("/v1/runs?{query}"), Some(&ann), None).await.expect(200);
+        page["items"].as_array().unwrap().iter().map(|run| (run["id"].clone(), run["task_name"].clone())).collect()
+    };
+    let expected = [(json!(own), json!("Morning mail"))];
+    for q in [own.clone(), format!("m:{own}"), "m:".to_owned(), "morning%20m".to_owned(), "0".to_owned()] {
+        assert_eq!(found(&format!("q={q}")).await, expected, "{q}");
+        assert_eq!(found(&format!("q={q}&task_id={task}&state=queued")).await, expected, "{q}");
+    }
+    for q in [foreign.clone(), format!("m:{foreign}"), "mail".to_owned()] {
+        assert_eq!(found(&format!("q={q}")).await, Vec::new(), "{q}");
+    }
+    api.admin("DELETE", &format!("/v1/tasks/{task}"), None).await.expect(204);
+    assert_eq!(found(&format!("q={own}")).await, [(json!(own), Value::Null)], "the name went with the task");
+}
+
+#[tokio::test]
+async fn beginning_of_a_run_is_taken_at_its_longest_and_refused_one_beyond_it() {
+    let api = Api::new().await;
+    let asked =
+        async |characters: usize| api.admin("GET", &format!("/v1/runs?q={}", "%C3%BC".repeat(characters)), None).await;
+    assert_eq!(asked(200).await.expect(200)["items"], json!([]));
+    let problem = asked(201).await.expect(400);
+    assert_eq!(problem["errors"][0], json!({ "pointer": "/q", "message": "must be at most 200 characters" }));
+}

@@ -15,6 +15,7 @@ on_both! {
     call_that_the_rules_ask_about_needs_a_token_that_may_decide
     tool_that_has_another_version_by_now_is_not_called
     nothing_is_tried_for_a_tenant_that_is_stopped_or_disabled
+    policy_of_a_tool_says_whether_a_person_is_asked_and_how_often_it_is_repeated
 }
 
 const TOOL: &str = "/v1/tools/github.merge";
@@ -208,4 +209,19 @@ async fn nothing_is_tried_for_a_tenant_that_is_stopped_or_disabled(api: Api) {
     tried().await.expect(409);
     let of_ann = api.ask("POST", "/v1/tools/current_time/call", Some(&ann), Some(json!({}))).await.expect(403);
     assert_eq!(of_ann["type"], "urn:reveille:problem:tenant_disabled");
+}
+
+async fn policy_of_a_tool_says_whether_a_person_is_asked_and_how_often_it_is_repeated(api: Api) {
+    let ann = api.token("ann", &["tasks:read"]).await;
+    let policy = async |tool: &str| {
+        let tool = api.ask("GET", &format!("/v1/tools/{tool}"), Some(&ann), None).await.expect(200);
+        tool["policy"].clone()
+    };
+    let reads = policy("current_time").await;
+    assert_eq!((&reads["asks"], &reads["max_retries"], &reads["cache"]), (&json!(false), &json!(3), &json!(false)));
+    assert_eq!(reads["retries_on"], json!(["timeout", "resource_error"]));
+    assert_eq!(policy("http_send").await["asks"], true);
+    let all = api.ask("GET", "/v1/tools", Some(&ann), None).await.expect(200);
+    let sends = all["items"].as_array().unwrap().iter().find(|tool| tool["name"] == "http_send").expect("the tool");
+    assert_eq!(sends["policy"]["asks"], true);
 }

@@ -35,7 +35,7 @@ fn entry(api: &Api, seq: i64, message: TranscriptMessage, usage: Usage) -> Trans
 }
 
 /// A run of this tenant that has answered after two calls of tools, of which one failed; its id, and its task's.
-async fn answered(api: &Api, tenant: &str) -> (String, String) {
+pub async fn answered(api: &Api, tenant: &str) -> (String, String) {
     let (claim, task) = started(api, tenant).await;
     let entry = |seq, message, usage| entry(api, seq, message, usage);
     let said = TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message: None, finish: None };

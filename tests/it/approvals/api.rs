@@ -7,10 +7,12 @@ use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
 use super::harness::{TIME, ask, note, note_of};
+use super::servers::survey;
 use crate::api::service::{Api, on_both, table_booker};
 
 on_both! {
     approval_is_listed_read_and_approved_and_its_run_goes_on
+    questions_are_listed_by_their_kind
     edit_runs_as_edited_and_is_held_against_the_schema
     edited_call_of_an_agent_is_held_against_its_validators
     answer_to_an_agent_whose_fields_have_changed_is_taken_and_no_rule_of_today_stands_in_its_way
@@ -77,6 +79,22 @@ async fn approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
     );
     let pending = api.ask("GET", "/v1/approvals?status=pending", Some(&token), None).await.expect(200);
     assert_eq!(pending["items"], json!([]));
+}
+
+async fn questions_are_listed_by_their_kind(api: Api) {
+    let (call, input) = (ask(&api, "ann", vec![note()]).await, ask(&api, "ann", vec![survey()]).await);
+    ask(&api, "bob", vec![survey()]).await;
+    let token = api.token("ann", &["approvals:read"]).await;
+    for (kind, asked) in [("approval", &call), ("input", &input)] {
+        for status in ["", "&status=pending"] {
+            let path = format!("/v1/approvals?kind={kind}{status}");
+            let list = api.ask("GET", &path, Some(&token), None).await.expect(200);
+            let ids: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["id"]).collect();
+            assert_eq!(ids, [&json!(asked.approvals[0].id)], "{path}");
+        }
+    }
+    let problem = api.ask("GET", "/v1/approvals?kind=question", Some(&token), None).await.expect(400);
+    assert_eq!(problem["errors"][0]["pointer"], "/kind");
 }
 
 async fn edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {

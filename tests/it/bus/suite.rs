@@ -5,7 +5,9 @@ use std::time::Duration;
 use reveille::base::id::{Scope, Tenant};
 use reveille::domain::event::written::WrittenEvent;
 use reveille::domain::event::{Data, EVENT_BYTES};
-use reveille::ports::bus::{Bus, BusBacklog, BusError, DeadLetterFilter, LogFilter, NewestFilter, write_entry};
+use reveille::ports::bus::{
+    Bus, BusBacklog, BusError, DeadLetterFilter, LogFilter, LogOrder, NewestFilter, write_entry,
+};
 use serde_json::json;
 
 use super::world::{
@@ -361,6 +363,20 @@ async fn log_goes_on_where_it_ended(stage: &BusHarness) {
     let all = bus.log(&Scope::Every, &log_filter(10)).await.unwrap();
     let after = LogFilter { after: Some(all.events[2].position.clone()), ..log_filter(10) };
     assert_eq!(log(bus, &Scope::Every, &after).await.0, ["4", "5"]);
+
+    let newest = |limit: usize| LogFilter { order: LogOrder::Newest, ..log_filter(limit) };
+    let (first, position, more) = log(bus, &Scope::Every, &newest(2)).await;
+    assert_eq!((first.concat(), more), ("54".to_owned(), true));
+    stage.publish(&["a", "b", "c"].map(|tenant| like(tenant, "6", "mail", "mail.new"))).await;
+    let rest = LogFilter { after: Some(position), ..newest(5) };
+    let (second, end, more) = log(bus, &Scope::Every, &rest).await;
+    assert_eq!((second.concat(), more), ("321".to_owned(), false), "what came meanwhile is before the first page");
+    let nothing = LogFilter { after: Some(end), ..newest(5) };
+    assert_eq!(log(bus, &Scope::Every, &nothing).await.0, [""; 0]);
+    let shop = LogFilter { source: Some("shop".into()), ..newest(5) };
+    assert_eq!(log(bus, &only("a"), &newest(9)).await.0.concat(), "6531");
+    assert_eq!(log(bus, &only("a"), &shop).await.0, ["3"]);
+    assert_eq!(log(bus, &only("d"), &newest(5)).await.0, [""; 0]);
 }
 
 async fn long_events_are_in_the_log_and_found_by_their_ids(stage: &BusHarness) {

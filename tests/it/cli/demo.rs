@@ -63,7 +63,9 @@ async fn demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
 async fn demo_with_wait_follows_the_decision_of_a_person() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
-    let mut demo = shell.command(&["demo", "--wait"]).stdout(Stdio::piped()).spawn().expect("the demo");
+    let mut command = shell.command(&["demo", "--wait"]);
+    let mut demo = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the demo");
+    let input = demo.stdin.take().expect("its stdin");
     let mut told = BufReader::new(demo.stdout.take().expect("its stdout")).lines();
     let mut link = String::new();
     loop {
@@ -81,7 +83,19 @@ async fn demo_with_wait_follows_the_decision_of_a_person() {
     let nonce = page.split_once("name=\"nonce\" value=\"").expect("a form").1.split_once('"').expect("its end").0;
     let answer = browser.post(&link).form(&[("nonce", nonce), ("do", "cancel:all")]).send().await;
     assert_eq!(answer.expect("an answer").status(), 303, "it leads to what came of it");
-    let mut rest = Vec::new();
+    let (mut rest, mut dashboard) = (Vec::new(), String::new());
+    while let Some(line) = told.next_line().await.expect("a line") {
+        if line.contains("/ui/login/") {
+            dashboard = line.trim().to_owned();
+        }
+        let is_open = line.contains("until you press Enter");
+        rest.push(line);
+        if is_open {
+            break;
+        }
+    }
+    look_at_the_run(&browser, &dashboard).await;
+    drop(input);
     while let Some(line) = told.next_line().await.expect("a line") {
         rest.push(line);
     }
@@ -91,4 +105,26 @@ async fn demo_with_wait_follows_the_decision_of_a_person() {
         assert!(rest.contains(part), "`{part}` is missing in:\n{rest}");
     }
     assert!(!rest.contains("She has your answer."), "nothing was sent:\n{rest}");
+}
+
+/// The link leads to the demo's own run in the dashboard, once its button was pressed.
+async fn look_at_the_run(browser: &reqwest::Client, link: &str) {
+    let page = browser.get(link).send().await.expect("the link opens");
+    assert_eq!(page.status(), 200, "{link}");
+    let page = page.text().await.expect("a page");
+    assert!(page.contains("Sign in"), "{page}");
+    let url = url::Url::parse(link).expect("a link");
+    let next = url.query_pairs().find(|(name, _)| name == "next").expect("the run").1.into_owned();
+    let signed_in = browser.post(link).form(&[("next", next.as_str())]).send().await.expect("an answer");
+    assert_eq!(signed_in.status(), 303, "it leads to the run");
+    let header = |name: &str| signed_in.headers()[name].to_str().expect("a text").to_owned();
+    assert_eq!(header("location"), next);
+    let cookie = header("set-cookie").split(';').next().expect("a cookie").to_owned();
+    let run = browser.get(url.join(&next).expect("an address")).header("cookie", cookie).send().await;
+    let run = run.expect("the run opens");
+    assert_eq!(run.status(), 200);
+    let run = run.text().await.expect("a page");
+    for part in ["Morning mail", "http_send", "succeeded"] {
+        assert!(run.contains(part), "`{part}` is not in\n{run}");
+    }
 }

@@ -40,6 +40,8 @@ async fn events_are_published_listed_and_followed() {
     let listed = shell.json(&["event", "list", "--type", "mail.*"]).await;
     let told: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|event| &event["id"]).collect();
     assert_eq!(told, [&json!("1"), &json!("2")]);
+    let listed = shell.json(&["event", "list", "--newest", "--limit", "1"]).await;
+    assert_eq!(listed["items"][0]["id"], json!("3"));
     assert!(shell.ok(&["event", "list", "--source", "shop"]).await.contains("order"));
 
     let mut tail = shell.command(&["event", "tail", "--after", "0", "--source", "shop", "--json"]);

@@ -223,6 +223,7 @@ async fn data_folder_is_readable_by_its_owner_alone() {
         files,
         [
             "admin.token 600",
+            "login.link 600",
             "master.key 600",
             "reveille.db 600",
             "reveille.db-shm 600",

@@ -4,7 +4,8 @@ use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::voter::{Vote, VoterIdentities};
 use reveille::domain::approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, ApprovedCallStart, CallOutcome, OnExpiry, Proposal, Via,
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, ApprovedCallStart, CallOutcome, OnExpiry, Proposal,
+    QuestionKind, Via,
 };
 use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::domain::run::RunState;
@@ -114,6 +115,7 @@ async fn run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarnes
     for one in [
         ApprovalFilter { tenant: Some("a".into()), ..Default::default() },
         ApprovalFilter { status: Some(ApprovalStatus::Pending), ..Default::default() },
+        ApprovalFilter { kind: Some(QuestionKind::Approval), ..Default::default() },
         ApprovalFilter { task_id: Some(task.id), ..Default::default() },
         ApprovalFilter { run_id: Some(run.id), ..Default::default() },
         ApprovalFilter { batch_id: Some(asked[0].batch_id), ..Default::default() },
@@ -123,6 +125,7 @@ async fn run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarnes
     for none in [
         ApprovalFilter { tenant: Some("b".into()), ..Default::default() },
         ApprovalFilter { status: Some(ApprovalStatus::Approved), ..Default::default() },
+        ApprovalFilter { kind: Some(QuestionKind::Input), ..Default::default() },
         ApprovalFilter { task_id: Some(run.id), ..Default::default() },
     ] {
         assert_eq!(list(none).await, Vec::<Uuid>::new());
@@ -825,6 +828,11 @@ async fn pending_approvals_are_found_among_many_decided(world: &StoreHarness) {
         );
         let plan = plan(world, &list).await;
         let of_pending_ones = ["approvals_pending", "approvals_open"].iter().any(|index| plan.contains(index));
+        assert!(of_pending_ones && !plan.contains("Seq Scan"), "{plan}");
+        let of_kind = list.replace("'pending'", "'pending' and a.kind = 'input'");
+        let plan = self::plan(world, &of_kind).await;
+        let of_pending_ones =
+            ["approvals_pending", "approvals_open", "approvals_inputs"].iter().any(|index| plan.contains(index));
         assert!(of_pending_ones && !plan.contains("Seq Scan"), "{plan}");
     }
 }

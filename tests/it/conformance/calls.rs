@@ -7,7 +7,7 @@ use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
 use reveille::store::{
     ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, OverrideFilter, RunFilter, StoredToken,
-    SuspendedFilter, TaskFilter,
+    SuspendedFilter, TaskFilter, UiSession,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -62,6 +62,8 @@ pub async fn calls(world: &StoreHarness) {
     store.count_tasks(&of_a).await.unwrap();
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
+    let newest = EventFilter { newest_first: true, after: i64::MAX, limit: PAGE, ..EventFilter::default() };
+    store.read_events(&of_a, &newest).await.unwrap();
     store.newest_events(&tenant("a"), Some("shop"), Some("order*"), 200, 5).await.unwrap();
     // of a tenant that has few, and of one that has many
     for (name, source) in [("a", None), ("a", Some("shop")), ("z", None), ("z", Some("shop"))] {
@@ -107,10 +109,24 @@ pub async fn calls(world: &StoreHarness) {
         assert!(store.find_tool_pin(server, "t").await.unwrap().is_some());
     }
     store.tool_pin_version().await.unwrap();
+    sign_in(world, &token.hash).await;
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();
     let seqs: Vec<i64> = leased.events.iter().map(|event| event.seq).collect();
     store.acknowledge_events(&seqs).await.unwrap();
+}
+
+/// A link that is spent, and a session that is used and ended.
+async fn sign_in(world: &StoreHarness, token: &[u8]) {
+    let (store, now, hash) = (&world.store, world.now(), new_id(world.now()).as_bytes().to_vec());
+    store.make_login_link(&hash, token, now, now + LEASE).await.unwrap();
+    assert!(store.find_login_link(&hash).await.unwrap().is_some());
+    assert_eq!(store.spend_login_link(&hash, now).await.unwrap().as_deref(), Some(token));
+    let session = UiSession { token_hash: token.to_vec(), created_at: now, seen_at: now, ends_at: now + LEASE };
+    store.open_ui_session(&hash, &session).await.unwrap();
+    assert!(store.find_ui_session(&hash).await.unwrap().is_some());
+    store.touch_ui_session(&hash, now + LEASE).await.unwrap();
+    store.end_ui_session(&hash).await.unwrap();
 }
 
 /// Pages of what a tenant has, before an id.
@@ -124,6 +140,11 @@ async fn lists(world: &StoreHarness, task: Uuid, conversation: Uuid, before: Opt
     let page = ConversationFilter { before, limit: PAGE };
     store.list_conversations(&of_a, &page).await.unwrap();
     store.conversation_messages(&of_a, conversation, &page).await.unwrap();
+    for q in ["m:", "Morning"] {
+        let found = RunFilter { q: Some(q.into()), before, limit: PAGE, ..RunFilter::default() };
+        store.run_summaries(&of_a, &found).await.unwrap();
+    }
+    store.task_names(&of_a, &[task]).await.unwrap();
     for task_id in [None, Some(task)] {
         let runs = RunFilter { task_id, before, limit: PAGE, ..RunFilter::default() };
         store.run_summaries(&of_a, &runs).await.unwrap();

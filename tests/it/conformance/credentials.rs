@@ -270,6 +270,10 @@ async fn credentials_are_listed_by_tenant_and_service(world: &StoreHarness) {
     assert_eq!(names(&listed(EVERY, of_b).await), ["b shop/x"]);
     let shops = CredentialFilter { service: Some("shop".into()), ..all.clone() };
     assert_eq!(names(&listed(EVERY, shops).await), ["b shop/x", "a shop/work"]);
+    let usable = CredentialFilter { status: Some(CredentialStatus::Active), ..all.clone() };
+    assert_eq!(listed(EVERY, usable).await, every);
+    let broken = CredentialFilter { status: Some(CredentialStatus::NeedsConsent), ..all.clone() };
+    assert_eq!(listed(EVERY, broken).await, []);
     let behind = CredentialFilter { before: Some(every[1].1), limit: 1, ..all };
     assert_eq!(names(&listed(EVERY, behind).await), ["a google/home"]);
 }

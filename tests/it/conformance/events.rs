@@ -210,6 +210,12 @@ async fn log_is_read_by_source_type_tenant_and_place(world: &StoreHarness) {
     assert_eq!(ids(&Scope::Every, EventFilter { after: read[1].0, ..filter(None, None) }).await, "345");
     let last = world.store.last_event(&only("b")).await.unwrap();
     assert_eq!(ids(&Scope::Every, EventFilter { after: last, ..filter(None, None) }).await, "5");
+
+    let newest = |after: i64, kind: Option<&str>| EventFilter { newest_first: true, after, ..filter(None, kind) };
+    assert_eq!(ids(&Scope::Every, newest(i64::MAX, None)).await, "54321");
+    assert_eq!(ids(&Scope::Every, newest(last, None)).await, "321");
+    assert_eq!(ids(&only("a"), newest(i64::MAX, Some("mail.*"))).await, "321");
+    assert_eq!(ids(&only("b"), newest(last, None)).await, "");
 }
 
 async fn only_what_is_old_and_acknowledged_is_forgotten(world: &StoreHarness) {

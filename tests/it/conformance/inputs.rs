@@ -6,7 +6,7 @@ use reveille::domain::approval::{
     Approval, ApprovalChoice, ApprovalStatus, ApprovedCallStart, OpenQuestion, ProposalIdentity, QuestionKind,
 };
 use reveille::domain::run::RunState;
-use reveille::store::{Finish, Park, StartedRun, WaitingOutcome, WaitingUpdate};
+use reveille::store::{ApprovalFilter, Finish, Park, StartedRun, WaitingOutcome, WaitingUpdate};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -57,6 +57,13 @@ async fn call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of
     assert_eq!((state().await, settle(world, &started).await), (RunState::WaitingForInput, WaitingOutcome::Waits));
     let stored = world.store.get_approval(EVERY, input.id).await.unwrap();
     assert_eq!(stored, input, "its kind is read back");
+    let listed = async |kind: QuestionKind| {
+        let status = Some(ApprovalStatus::Pending);
+        let filter = ApprovalFilter { kind: Some(kind), status, limit: 9, ..ApprovalFilter::default() };
+        world.store.list_approvals(EVERY, &filter).await.unwrap()
+    };
+    assert_eq!(listed(QuestionKind::Input).await, std::slice::from_ref(&input));
+    assert_eq!(listed(QuestionKind::Approval).await, []);
     world.store.decide_approval(EVERY, input.id, &answer(ApprovalChoice::Edit, &input, "token:t")).await.unwrap();
     assert_eq!(state().await, RunState::Queued);
     let again = go_on(world, started.run.id).await;

@@ -375,6 +375,16 @@ async fn store_much(world: &StoreHarness) {
             "insert into tool_pins (server, tool, accepted_hash, accepted, accepted_at)
              select 'server-' || n, 't', 'h', '{{}}', {now} from {each} on conflict do nothing"
         ),
+        format!(
+            "insert into ui_sessions (hash, token_hash, created_at, seen_at, ends_at)
+             select sha256(convert_to(cast(n as text), 'UTF8')), sha256(convert_to('t' || n, 'UTF8')), {now}, {now},
+                    {now} + interval '1 hour' from {each}"
+        ),
+        format!(
+            "insert into login_links (hash, token_hash, made_at, expires_at)
+             select sha256(convert_to(cast(n as text), 'UTF8')), sha256(convert_to('t' || n, 'UTF8')), {now}, {now}
+               from {each}"
+        ),
         "update runs set state = case state when 'started' then 'running' else 'queued' end
           where state in ('ready', 'started', 'parked')"
             .into(),

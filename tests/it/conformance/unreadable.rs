@@ -130,8 +130,10 @@ const FREE: &[(&str, &str)] = &[
     ("halt_version", "one number"),
     ("halts", "texts; a kind that is not known is a stop, too"),
     ("idempotency", "one is read, by its key, for who repeats a request"),
+    ("instances", "listed for the operator; each is written anew within a minute"),
     ("interruptions", "numbers, counted by recipient"),
     ("lease_tokens", "one number"),
+    ("login_links", "one is read, by its hash, for whoever opens it"),
     ("mcp_listed", "one is held, by its name, and not read"),
     ("quota_minutes", "numbers, counted by tenant"),
     ("resumptions", "ids and names; the task stands in `tasks`"),
@@ -145,6 +147,7 @@ const FREE: &[(&str, &str)] = &[
     ("tool_pins", "texts, hashes and instants; a tool of which one can't be read waits for the operator"),
     ("tokens", "one is read, by its hash, for who shows it"),
     ("turns", "read within their run, whose end it is"),
+    ("ui_sessions", "one is read, by its hash, for the browser that shows it"),
     ("usage_days", "names and numbers, added up by key"),
     ("verifications", "one is read, by its recipient and address"),
 ];

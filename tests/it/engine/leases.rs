@@ -32,6 +32,7 @@ on_both! {
     run_that_hangs_past_its_limit_is_closed_for_its_worker
     end_that_was_asked_for_outlives_the_worker
     start_whose_answer_was_lost_is_answered_again
+    heartbeat_says_once_a_minute_that_the_instance_lives
 }
 
 /// A run that is executed, in a world with leases of 45 s.
@@ -55,6 +56,26 @@ async fn until_ended(world: &World, run: Uuid, how: &[RecordedEnd]) {
         assert!(started.elapsed() < Duration::from_secs(30), "ended {:?}", world.journal.ended(run));
         pause(Duration::from_millis(2)).await;
     }
+}
+
+async fn heartbeat_says_once_a_minute_that_the_instance_lives(world: World) {
+    let instance = world.instance();
+    let listed = async || {
+        let listed = instance.on(|store| async move { store.list_instances().await }).await.expect("instances");
+        listed.into_iter().map(|one| (one.id, one.started_at, one.seen_at)).collect::<Vec<_>>()
+    };
+    let (id, started_at) = (instance.engine().instance(), world.clock.now());
+    assert_eq!(listed().await, []);
+    instance.beat().await;
+    assert_eq!(listed().await, [(id, started_at, started_at)]);
+    world.advance(59.0);
+    instance.beat().await;
+    assert_eq!(listed().await, [(id, started_at, started_at)]);
+    world.advance(1.0);
+    instance.beat().await;
+    assert_eq!(listed().await, [(id, started_at, world.clock.now())]);
+    assert_eq!(instance.store.own_instance(), Some(id));
+    instance.finish(&world).await;
 }
 
 async fn steal(world: &World) {

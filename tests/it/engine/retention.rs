@@ -7,6 +7,7 @@ use futures::FutureExt;
 use reveille::base::clock::pause;
 use reveille::domain::run::RunState;
 use reveille::engine::maintenance::housekeeping::Housekeeping;
+use reveille::store::{StoreError, UiSession};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +16,7 @@ use crate::support::world::{World, on_both};
 on_both! {
     twenty_thousand_old_runs_are_forgotten_while_tasks_fire
     dead_tokens_of_tenants_are_forgotten_with_the_retention
+    ended_sessions_and_links_of_the_day_before_are_forgotten
     round_ends_when_the_service_stops
     round_is_made_at_the_times_of_the_configuration_and_no_sooner
 }
@@ -120,6 +122,32 @@ async fn dead_tokens_of_tenants_are_forgotten_with_the_retention(world: World) {
     instance.on(|store| async move { Housekeeping::delete_expired(&store, TimeDelta::days(90), &stop).await }).await;
     assert_eq!(world.number("select count(*) from tokens where name = 'planted'").await, 2);
     assert_eq!(world.number("select count(*) from tokens where name = 'planted' and revoked_at is not null").await, 1);
+    instance.finish(&world).await;
+}
+
+async fn ended_sessions_and_links_of_the_day_before_are_forgotten(world: World) {
+    let instance = world.instance();
+    let now = world.clock.now();
+    let left = instance
+        .on(move |store| async move {
+            for (number, hours) in [(1_u8, -25), (2, -1), (3, 1)] {
+                let (hash, at) = ([number; 32], now + TimeDelta::hours(hours));
+                let session = UiSession { token_hash: vec![9; 32], created_at: at, seen_at: at, ends_at: at };
+                store.open_ui_session(&hash, &session).await?;
+                store.make_login_link(&hash, &[9; 32], at, at).await?;
+            }
+            let stop = CancellationToken::new();
+            Housekeeping::delete_expired(&store, TimeDelta::days(90), &stop).await;
+            let mut left = Vec::new();
+            for number in 1..=3_u8 {
+                let session = store.find_ui_session(&[number; 32]).await?.is_some();
+                left.push((session, store.find_login_link(&[number; 32]).await?.is_some()));
+            }
+            Ok::<_, StoreError>(left)
+        })
+        .await
+        .expect("a round");
+    assert_eq!(left, [(false, false), (false, true), (true, true)]);
     instance.finish(&world).await;
 }
 

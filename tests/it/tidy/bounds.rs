@@ -21,6 +21,14 @@ const OF_PROVIDERS: BoundTest = Not("a longer answer is none, as any that can't 
 
 /// Every constant that the page names.
 const TESTED: &[(&str, BoundTest)] = &[
+    ("src/http/ui/work/run/cut.rs: SHOWN_BYTES", By("text_is_whole_at_its_bound_and_cut_between_characters_beyond_it")),
+    ("src/http/ui/work/run/said.rs: TEXT_BYTES", By("long_texts_are_cut_and_lead_to_the_whole")),
+    ("src/http/ui/work/run/raw.rs: WHOLE_BYTES", By("text_is_plain_bounded_and_shows_hidden_characters")),
+    ("src/http/ui/work/run/export.rs: EXPORT_ENTRIES", By("long_transcript_is_shown_and_exported_in_parts")),
+    (
+        "src/http/ui/work/run/export.rs: EXPORT_BYTES",
+        Not("an export that ends early says so as one of many entries does"),
+    ),
     (
         "src/ports/channel/templates/markup/output.rs: MARKUP_BYTES",
         By("markup_is_whole_at_its_bound_and_cut_one_beyond_it"),
@@ -201,6 +209,23 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/store/approvals/suspended.rs: MOST_PAUSES", By("run_is_paused_a_bounded_number_of_times_while_it_waits")),
     ("src/store/runs/pages.rs: SCANNED", By("page_by_a_rare_state_goes_on_behind_the_rows_that_it_has_read")),
+    (
+        "src/http/api/runs.rs: LONGEST_SEARCH",
+        By("beginning_of_a_run_is_taken_at_its_longest_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/store/runs/pages/prefix.rs: KEYS",
+        By("runs_are_looked_up_at_the_most_keys_tasks_and_tenants_and_found_among_the_newest_beyond"),
+    ),
+    (
+        "src/store/runs/pages/prefix.rs: TASKS",
+        By("runs_are_looked_up_at_the_most_keys_tasks_and_tenants_and_found_among_the_newest_beyond"),
+    ),
+    (
+        "src/store/runs/pages/prefix.rs: SEARCHED_TENANTS",
+        By("runs_are_looked_up_at_the_most_keys_tasks_and_tenants_and_found_among_the_newest_beyond"),
+    ),
+    ("src/http/ui/work/runs/bulk.rs: MOST", By("as_many_runs_are_taken_at_once_as_are_shown_and_none_more")),
     ("src/store/ops/depths.rs: COUNTED_TO", By("tasks_are_counted_up_to_a_bound")),
     (
         "src/executor/pipeline/scope.rs: RESULTS_BYTES",
@@ -308,6 +333,18 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/http/api/explain/event.rs: TAKEN_APART", By("triggers_that_are_not_told_are_counted")),
     ("src/http/api/explain/event.rs: TOLD", By("triggers_that_are_not_told_are_counted")),
     ("src/http/api/explain/instant.rs: TEXT", By("instant_is_explained_at_its_longest_and_refused_one_beyond_it")),
+    (
+        "src/http/ui/people/conversations.rs: SHOWN_CHARS",
+        By("text_of_a_conversation_is_shown_at_its_longest_and_cut_one_character_beyond_it"),
+    ),
+    (
+        "src/http/ui/work/events/data.rs: DATA_SHOWN",
+        By("data_is_shown_up_to_its_bound_and_cut_one_character_beyond_it"),
+    ),
+    (
+        "src/http/ui/work/dead_letters/bulk.rs: AT_ONCE",
+        Not("nothing is refused: what is beyond it is dealt with by the next form"),
+    ),
     ("src/http/request/host.rs: HOST_BYTES", By("host_is_there_once_and_can_be_read_in_one_way")),
     ("src/http/api/tasks/import.rs: HELD", By("first_event_tasks_of_an_import_are_held_against_kept_events")),
     ("src/http/api/tasks/kept_events.rs: SAMPLES", By("trigger_is_held_against_the_newest_events_of_its_own")),
@@ -346,6 +383,8 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/ports/llm/tokens/exact.rs: WAITED_SECONDS",
         By("counts_are_waited_for_so_long_and_later_ones_are_there_for_the_next_time"),
     ),
+    ("src/store/ops/login_links.rs: MOST_LINKS", By("links_of_a_token_are_bounded_and_the_oldest_is_gone")),
+    ("src/store/ops/ui_sessions.rs: MOST_SESSIONS", By("sessions_of_a_token_are_bounded_and_the_oldest_ends")),
     ("src/store/ops/tokens.rs: MOST_TOKENS", By("tokens_of_a_tenant_are_bounded_and_the_oldest_dead_one_makes_room")),
     ("src/executor/hub.rs: BACKLOG", By("slow_watcher_is_told_how_much_it_missed")),
     (
@@ -648,6 +687,12 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/domain/trigger/zone.rs: NAME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
     ("src/domain/trigger/zone.rs: TIME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
+    ("src/http/ui/operations/whole_list.rs: ROWS", By("page_has_fifty_rows_and_the_next_begins_behind_its_last")),
+    (
+        "src/http/ui/operations/tools/rows.rs: DESCRIPTION",
+        By("row_names_the_agents_that_are_offered_the_tool_and_leads_to_its_page"),
+    ),
+    ("src/http/ui/operations/usage/chart.rs: MOST_LINES", By("lines_are_the_largest_first_and_end_within_the_chart")),
     ("src/http/mcp/rate.rs: REQUESTS_PER_MINUTE", By("token_is_answered_at_its_rate_and_refused_one_beyond_it")),
     ("src/http/mcp/envelope.rs: METHOD_BYTES", By("method_is_read_at_its_longest_and_refused_one_byte_beyond")),
     ("src/http/mcp/envelope.rs: ID_BYTES", By("id_is_a_whole_number_or_a_text_up_to_its_length")),

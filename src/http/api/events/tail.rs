@@ -27,7 +27,7 @@ use crate::http::error::ApiError;
 use crate::http::openapi::streams::{self, NamedSchemas};
 use crate::http::request::{AuthenticatedCaller, Call, Query};
 use crate::http::streaming::limiter;
-use crate::ports::bus::{BusError, LogFilter, LoggedEvent, write_entry};
+use crate::ports::bus::{BusError, LogFilter, LogOrder, LoggedEvent, write_entry};
 use crate::store::Topic;
 
 /// How often the log is looked at while nothing is heard of.
@@ -61,7 +61,7 @@ pub async fn stream_events(
         Some(id) => id.to_str().map_err(|_| unknown_id())?.to_owned(),
         None => state.bus.end(&scope).await.map_err(|error| of_bus(error, "event"))?,
     };
-    let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS_AT_ONCE };
+    let filter = LogFilter { source, kind, order: LogOrder::Oldest, after: Some(seen), limit: EVENTS_AT_ONCE };
     let (outbox, behind, failed) = (VecDeque::new(), false, false);
     let mut tail = Tail { state, caller, scope, filter, published, outbox, behind, failed };
     // a wrong id is told before the stream begins

@@ -11,7 +11,6 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
-use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::domain::event::Event;
 use crate::domain::run::{Run, RunState};
@@ -20,7 +19,7 @@ use crate::domain::trigger::Trigger;
 use crate::domain::trigger::event::Arrival;
 use crate::domain::trigger::event::examine::{Effort, ExaminedPart, examine};
 use crate::http::HttpState;
-use crate::http::api::events::of_bus;
+use crate::http::api::events::lookup::{find_event, owner};
 use crate::http::api::explain::{skip_tally, why};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{Call, Id, Json, Query};
@@ -116,9 +115,7 @@ pub async fn explain_event(
     caller.may(Permission::EventsRead)?;
     let (source, named) = (query.text("source"), query.text("tenant_id"));
     query.done()?;
-    let Scope::Only(tenant) = caller.narrow_scope(named.as_deref())? else {
-        return Err(ApiError::Query(ValidationErrors::one("/tenant_id", "name the tenant whose event it is")));
-    };
+    let tenant = owner(&caller, named.as_deref())?;
     let event = find_event(&state, &tenant, source.as_deref(), &id.0).await?;
     // what follows tells of tasks
     caller.may(Permission::TasksRead)?;
@@ -138,20 +135,6 @@ async fn records_of(
     tasks.retain(|task| !own.contains_key(task));
     let tallies = state.store.skip_tallies_of_event(scope, event, &tasks).await?;
     Ok(EventRecords { own, tallies })
-}
-
-/// The event with this id, else the only one of the newest whose id begins so.
-async fn find_event(state: &HttpState, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
-    let broken = |error| of_bus(error, "event");
-    if let Some(event) = state.bus.find(tenant, source, id).await.map_err(broken)? {
-        return Ok(event);
-    }
-    let found = match state.bus.ids(tenant, source, id).await.map_err(broken)?.as_slice() {
-        [one] => state.bus.find(tenant, source, one).await.map_err(broken)?,
-        [] => None,
-        _ => return Err(ApiError::Conflict("several events have an id that begins so: give more of it".into())),
-    };
-    found.ok_or(ApiError::NotFound("event"))
 }
 
 /// Findings among the event tasks of a tenant.

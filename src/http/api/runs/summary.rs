@@ -1,5 +1,7 @@
 //! A run as lists have it.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,6 +18,9 @@ pub struct RunSummary {
     /// The task that it is a run of; `null` for a chat run.
     #[schema(required)]
     pub task_id: Option<Uuid>,
+    /// The name that its task has now; `null` where the task was deleted.
+    #[schema(required)]
+    pub task_name: Option<String>,
     /// The tenant for whom it is.
     pub tenant_id: String,
     /// The fire that it stands for, unique within the task.
@@ -71,11 +76,12 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// Shows a run of a list.
-    pub fn of(summary: store::RunOverview) -> RunSummary {
+    /// Shows a run of a list, with the name of its task among these.
+    pub fn of(summary: store::RunOverview, names: &HashMap<Uuid, String>) -> RunSummary {
         let store::RunOverview { run, input_bytes, output_bytes } = summary;
         RunSummary {
             id: run.id,
+            task_name: run.task_id.and_then(|task| names.get(&task).cloned()),
             task_id: run.task_id,
             tenant_id: run.tenant_id,
             fire_key: run.fire_key,

@@ -5,8 +5,24 @@ use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::base::id::Scope;
 use crate::domain::approval::{Approval, ApprovalStatus, VoterIdentities};
+use crate::http::HttpState;
+use crate::http::pages::approve::beginning;
+use crate::http::pages::approve::page_room::PageQuestion;
 use crate::ports::channel::templates::phrases::Phrases;
+use crate::store::StoreError;
+
+/// The reader of a page.
+#[derive(Debug)]
+pub struct ApprovalReader {
+    /// As the record names them: `recipient:<id>`, `token:<id>`.
+    pub name: String,
+    /// Their time zone.
+    pub zone: Tz,
+    /// In their language.
+    pub words: Phrases,
+}
 
 /// The reader of a page, and the way to it.
 #[derive(Debug)]
@@ -19,7 +35,7 @@ pub struct ApprovalPage {
     pub words: Phrases,
     /// The owner of the run.
     pub tenant: String,
-    /// As the record names the reader: `recipient:<id>`.
+    /// As the record names the reader.
     pub reader: String,
     /// By what else the reader is known.
     pub identities: VoterIdentities,
@@ -31,6 +47,50 @@ pub struct ApprovalPage {
     pub started: Option<(&'static str, DateTime<Utc>)>,
     /// By whom it was asked for by hand, as far as that is known: the name of a token.
     pub requester: Option<String>,
+}
+
+impl ApprovalPage {
+    /// The page of the questions of which this is the first.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    pub async fn of(
+        state: &HttpState,
+        scope: &Scope,
+        reader: ApprovalReader,
+        first: &Approval,
+    ) -> Result<ApprovalPage, StoreError> {
+        let run = state.store.find_run(scope, first.run_id).await?;
+        let task = match first.task_id {
+            Some(task) => state.store.find_task(scope, task).await?,
+            None => None,
+        };
+        let requester = beginning::requester(state, scope, first).await?;
+        Ok(ApprovalPage {
+            now: state.clock.now(),
+            zone: reader.zone,
+            words: reader.words,
+            tenant: first.tenant_id.clone(),
+            identities: state.store.voter_identities(&reader.name).await?,
+            reader: reader.name,
+            run_id: first.run_id,
+            task: task.map(|task| task.name),
+            started: run.map(|run| (beginning::of(&run, requester.is_some()), run.scheduled_for)),
+            requester,
+        })
+    }
+}
+
+/// Whether what could be answered of these questions is paused.
+///
+/// # Errors
+/// The store can't be read.
+pub async fn is_paused(state: &HttpState, scope: &Scope, questions: &[PageQuestion]) -> Result<bool, StoreError> {
+    let now = state.clock.now();
+    let mut approvals = questions.iter().map(|question| &question.approval);
+    let Some(open) = approvals.find(|approval| is_answerable(approval, now)) else { return Ok(false) };
+    let place = state.store.locate_run(scope, open.run_id, None).await?;
+    Ok(place.parked.is_some_and(|parked| parked.paused_until.is_some()))
 }
 
 /// Where the form goes, and its proof that it came from here. `None`: nothing can be answered on this page.

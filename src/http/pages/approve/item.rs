@@ -10,7 +10,7 @@ use crate::base::invalid::escape;
 use crate::domain::approval::{Approval, ApprovalChoice, ArgumentFault};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantRequest, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField};
-use crate::http::pages::approve::page_room::PageQuestion;
+use crate::http::pages::approve::page_room::{self, PageQuestion};
 use crate::http::pages::approve::submitted_fields::SubmittedFields;
 use crate::ports::channel::templates::phrases::Phrases;
 
@@ -71,6 +71,14 @@ pub enum FaultPlace {
 }
 
 impl ItemView {
+    /// The questions of a page in their order, each as it is shown at first and as far as there is room for it. This is
+    /// computed.
+    pub fn of_batch(questions: &[PageQuestion], words: &Phrases) -> Vec<ItemView> {
+        let told: Vec<PageQuestion> = questions.iter().map(|question| question.clone().in_language_of(words)).collect();
+        let fitted = page_room::fit(&told);
+        fitted.iter().enumerate().map(|(number, question)| ItemView::new(number, question, words)).collect()
+    }
+
     /// The question as it is shown at first.
     pub fn new(number: usize, question: &PageQuestion, words: &Phrases) -> ItemView {
         let approval = &question.approval;

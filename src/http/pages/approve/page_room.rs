@@ -124,6 +124,11 @@ pub fn fit(questions: &[PageQuestion]) -> Vec<PageQuestion> {
     fitted
 }
 
+/// The questions of a page with their digests, in order: what an answer to the page is about.
+pub fn digests(questions: &[PageQuestion]) -> String {
+    questions.iter().map(|question| format!("|{}:{}", question.approval.id, question.approval.digest)).collect()
+}
+
 /// Bytes for which there is room.
 struct ByteRoom(usize);
 

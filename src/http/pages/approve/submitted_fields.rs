@@ -9,11 +9,18 @@ pub struct SubmittedFields(HashMap<String, String>);
 impl SubmittedFields {
     /// Reads `application/x-www-form-urlencoded`.
     pub fn parse(body: &[u8]) -> SubmittedFields {
-        let mut sent = HashMap::new();
-        for (name, value) in url::form_urlencoded::parse(body) {
-            sent.entry(name.into_owned()).or_insert_with(|| lines(&value));
-        }
-        SubmittedFields(sent)
+        let pairs = url::form_urlencoded::parse(body);
+        pairs.fold(SubmittedFields::default(), |sent, (name, value)| sent.with(&name, &value))
+    }
+
+    /// The fields of a form that was read already.
+    pub fn of<'f>(fields: impl Iterator<Item = (&'f str, &'f str)>) -> SubmittedFields {
+        fields.fold(SubmittedFields::default(), |sent, (name, value)| sent.with(name, value))
+    }
+
+    fn with(mut self, name: &str, value: &str) -> SubmittedFields {
+        self.0.entry(name.to_owned()).or_insert_with(|| lines(value));
+        self
     }
 
     /// The text of a field that was submitted.

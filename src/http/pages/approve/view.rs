@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_answerable, is_expired, is_open};
 use crate::http::pages::approve::card::Card;
@@ -70,6 +71,16 @@ struct ApprovalQuestionView<'a> {
     summary: &'a str,
 }
 
+/// The questions for the templates of another frame, as [`page`] has them.
+pub fn content(
+    scene: &ApprovalPage,
+    items: &[ItemView],
+    notice: Option<&str>,
+    form: Option<&FormState>,
+) -> serde_json::Result<Value> {
+    serde_json::to_value(Approvals::of(scene, items, notice, form))
+}
+
 /// The page with these questions; without a form nothing can be answered on it.
 pub fn page(
     status: StatusCode,
@@ -100,7 +111,8 @@ pub fn replaced(words: &Phrases) -> Response {
     pages::message_in(words, StatusCode::GONE, words.get("replaced"), &sentences)
 }
 
-fn title<'a>(words: &'a Phrases, items: &[ItemView], now: DateTime<Utc>) -> &'a str {
+/// Title of the page, by what can be answered on it.
+pub fn title<'a>(words: &'a Phrases, items: &[ItemView], now: DateTime<Utc>) -> &'a str {
     let open: Vec<&ItemView> = items.iter().filter(|item| is_open(&item.approval, now)).collect();
     if !open.is_empty() && open.iter().all(|item| item.is_input()) {
         return words.get("title_input");
@@ -188,7 +200,7 @@ impl<'a> Origin<'a> {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use uuid::Uuid;
 
     use super::*;

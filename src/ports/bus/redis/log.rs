@@ -1,4 +1,4 @@
-//! The log: all streams that a scope concerns, merged in the order of their ids.
+//! The log: all streams that a scope concerns, merged in the order of their ids, or against it.
 //!
 //! A position names the last entry that was looked at in each stream, so that nothing is missed between streams. A
 //! tenant's log is its own stream only; events that were published under another number of partitions are not in it.
@@ -15,7 +15,7 @@ use crate::ports::bus::redis::event_head::{EventHead, wanted_event};
 use crate::ports::bus::redis::look::{LOOKED_AT, LOOKED_AT_BYTES, LookBudget, LookStep};
 use crate::ports::bus::redis::servers::RedisLink;
 use crate::ports::bus::redis::streams::{RawEntry, StreamId, StreamNames, entry_bytes};
-use crate::ports::bus::{BusError, Log, LogFilter, LoggedEvent, NewestFilter, fits};
+use crate::ports::bus::{BusError, Log, LogFilter, LogOrder, LoggedEvent, NewestFilter, fits};
 
 /// Bytes of entries after which a page of the log ends.
 const PAGE_BYTES: usize = 2 * 1_024 * 1_024;
@@ -172,7 +172,8 @@ pub(super) async fn read(
 ) -> Result<Log, BusError> {
     let mut position = filter.after.as_deref().map_or(Ok(Position::default()), Position::parse)?;
     // one more tells whether there is more
-    let mut streams = unmerged(&streams(link, names, scope).await?, &position, filter.limit.saturating_add(1));
+    let (order, wanted) = (filter.order, filter.limit.saturating_add(1));
+    let mut streams = unmerged(&streams(link, names, scope).await?, &position, (order, wanted));
     let (seen_by, asked) = (scope.clone(), filter.clone());
     let read = move |(_, fields): RawEntry| wanted_event(&fields, |head| is_wanted(head, &seen_by, &asked));
     let name = scope.tenant().unwrap_or(ADMIN);
@@ -183,7 +184,7 @@ pub(super) async fn read(
             true => any_more(link, names, &mut streams).await?,
             false => fill_all(link, names, &mut streams).await?,
         };
-        let next = if is_full { None } else { take_oldest(&mut streams) };
+        let next = if is_full { None } else { take_next(&mut streams, order) };
         let Some((partition, id, entry)) = next else {
             return Ok(Log { events, position: position.text(), more });
         };
@@ -219,10 +220,32 @@ pub(super) async fn streams(link: &RedisLink, names: &StreamNames, scope: &Scope
     Ok((0..most.unwrap_or(0).max(names.partitions)).collect())
 }
 
+/// How streams are read and merged in an order.
+impl LogOrder {
+    /// The command that reads a stream in this order, and the end of the stream.
+    fn command(self) -> (&'static str, &'static str) {
+        match self {
+            LogOrder::Oldest => ("XRANGE", "+"),
+            LogOrder::Newest => ("XREVRANGE", "-"),
+        }
+    }
+
+    /// Where the stream of a partition is read on behind a position. Of one that the position does not name nothing was
+    /// taken: newest first, its entries are none that came after those that were.
+    fn start(self, position: &Position, partition: u32) -> String {
+        match (position.0.get(&partition), self) {
+            (Some(id), _) => format!("({id}"),
+            (None, LogOrder::Oldest) => "-".to_owned(),
+            (None, LogOrder::Newest) => position.0.values().min().map_or("+".to_owned(), StreamId::to_string),
+        }
+    }
+}
+
 /// A stream whose entries are merged with those of others.
 struct UnmergedStream {
     partition: u32,
-    /// Where it is read on: `-`, or `(` and the last entry that was read.
+    order: LogOrder,
+    /// Where it is read on: an end of the stream, an entry, or `(` and the last entry that was read.
     from: String,
     step: LookStep,
     /// Entries that were read and not taken yet.
@@ -238,8 +261,9 @@ impl UnmergedStream {
             return Ok(());
         }
         let (stream, count) = (names.stream(self.partition), self.step.count().min(most));
+        let (command, end) = self.order.command();
         let read: Vec<RawEntry> =
-            link.ask(cmd("XRANGE").arg(stream).arg(&self.from).arg("+").arg("COUNT").arg(count)).await?;
+            link.ask(cmd(command).arg(stream).arg(&self.from).arg(end).arg("COUNT").arg(count)).await?;
         self.has_ended = read.len() < count;
         self.step = self.step.after(&read);
         if let Some((last, _)) = read.last() {
@@ -252,12 +276,13 @@ impl UnmergedStream {
     }
 }
 
-/// These streams behind a position, where so many entries are wanted.
-fn unmerged(partitions: &[u32], position: &Position, wanted: usize) -> Vec<UnmergedStream> {
+/// These streams behind a position in this order, where so many entries are wanted.
+fn unmerged(partitions: &[u32], position: &Position, (order, wanted): (LogOrder, usize)) -> Vec<UnmergedStream> {
     let step = LookStep::first(wanted, partitions.len());
     let of = |partition: &u32| UnmergedStream {
         partition: *partition,
-        from: position.0.get(partition).map_or("-".to_owned(), |id| format!("({id}")),
+        order,
+        from: order.start(position, *partition),
         step,
         entries: VecDeque::new(),
         has_ended: false,
@@ -287,10 +312,14 @@ async fn any_more(link: &RedisLink, names: &StreamNames, streams: &mut [Unmerged
     Ok(false)
 }
 
-/// Takes the entry with the least id of all, with its partition.
-fn take_oldest(streams: &mut [UnmergedStream]) -> Option<(u32, StreamId, RawEntry)> {
+/// Takes the entry that is the next of all in this order, with its partition.
+fn take_next(streams: &mut [UnmergedStream], order: LogOrder) -> Option<(u32, StreamId, RawEntry)> {
     let first = |(at, stream): (usize, &UnmergedStream)| Some((stream.entries.front()?.0, stream.partition, at));
-    let (_, partition, at) = streams.iter().enumerate().filter_map(first).min()?;
+    let firsts = streams.iter().enumerate().filter_map(first);
+    let (_, partition, at) = match order {
+        LogOrder::Oldest => firsts.min(),
+        LogOrder::Newest => firsts.max(),
+    }?;
     let (id, entry) = streams[at].entries.pop_front()?;
     Some((partition, id, entry))
 }
@@ -304,6 +333,15 @@ fn is_wanted(head: &EventHead<'_>, scope: &Scope, filter: &LogFilter) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn newest_first_a_stream_of_which_nothing_was_taken_goes_on_at_the_oldest_that_was() {
+        let start = |order: LogOrder, text: &str| order.start(&Position::parse(text).unwrap(), 7);
+        assert_eq!([LogOrder::Oldest, LogOrder::Newest].map(|order| start(order, "0")), ["-", "+"]);
+        assert_eq!(start(LogOrder::Newest, "7.5.0_8.3.1"), "(5-0");
+        assert_eq!(start(LogOrder::Newest, "6.5.0_8.3.1"), "3-1");
+        assert_eq!(start(LogOrder::Oldest, "6.5.0_8.3.1"), "-");
+    }
 
     #[test]
     fn position_reads_back_and_others_are_refused() {

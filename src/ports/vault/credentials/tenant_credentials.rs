@@ -120,7 +120,8 @@ impl TenantCredentials {
         let scope = Scope::Only(self.tenant.clone());
         let mut before = None;
         loop {
-            let filter = CredentialFilter { tenant: None, service: service.map(str::to_owned), before, limit: PAGE };
+            let service = service.map(str::to_owned);
+            let filter = CredentialFilter { service, before, limit: PAGE, ..CredentialFilter::default() };
             let page = with_timeout(access.store.list_credentials(&scope, &filter)).await?;
             let is_last = !page.is_cut && page.behind.is_none() && (page.rows.len() as i64) < PAGE;
             let last = page.rows.last().map(|credential| credential.id);

@@ -21,6 +21,8 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
         // of mails: the thread, and what divides their parts
         r"thread\.[0-9a-f]{32}",
         r"\b[0-9A-Za-z]{40}\b",
+        // of links to the dashboard
+        r"\b[0-9A-Za-z]{43}\b",
     ];
     Regex::new(&forms.join("|")).unwrap()
 });

@@ -1,0 +1,151 @@
+//! Credentials: shown without their documents, with their tasks and uses; connected by a link; deleted.
+
+use reveille::base::id::new_id;
+use reveille::domain::credential::CredentialUse;
+use serde_json::{Value, json};
+
+use super::visitor::{Visitor, served};
+use crate::api::service::{ADMIN, Api, on_both};
+
+on_both! {
+    credential_is_shown_with_its_uses_and_never_with_its_document
+    account_is_connected_by_a_link_to_the_provider
+    credential_is_deleted_by_the_form_of_its_page_alone
+    credential_of_another_tenant_is_not_there
+}
+
+const CANARY: &str = "canary-6f1d";
+const PAGE: &str = "/ui/credentials/google/work";
+const PLACE: &str = "/v1/credentials/google/work?tenant_id=ann";
+
+async fn put(api: &Api) {
+    let credential = json!({
+        "document": { "id": 7, "key": CANARY }, "hosts": ["api.example.org"],
+        "inject": { "as": "header", "name": "X-Key", "from": "/key" },
+    });
+    api.admin("PUT", PLACE, Some(credential)).await.expect(200);
+}
+
+async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
+    let token = api.token(tenant, scopes).await;
+    Visitor::signed_in(&served(api).await, &token).await
+}
+
+async fn used(api: &Api, host: &str, outcome: &str) {
+    let used = CredentialUse {
+        id: new_id(api.clock.now()),
+        tenant_id: "ann".into(),
+        service: "google".into(),
+        account_name: "work".into(),
+        at: api.clock.now(),
+        run_id: None,
+        task_id: None,
+        used_by: "poll".into(),
+        host: host.into(),
+        outcome: outcome.into(),
+    };
+    api.store.note_credential_use(&used).await.expect("noted");
+}
+
+async fn credential_is_shown_with_its_uses_and_never_with_its_document(api: Api) {
+    put(&api).await;
+    for number in 0..50 {
+        used(&api, &format!("host{number}.example.org"), CredentialUse::USED).await;
+    }
+    used(&api, "<script>alert(1)</script>\u{202e}", "not_for_host").await;
+    let ann = visitor(&api, "ann", &["credentials:read"]).await;
+    let list = ann.get("/ui/credentials").await;
+    let shown = ann.get(PAGE).await;
+    for page in [&list, &shown] {
+        page.has("google/work");
+        page.has("api.example.org");
+        page.has("active");
+        page.lacks(CANARY);
+    }
+    list.has(PAGE);
+    list.lacks("/ui/credentials/connect");
+    for text in ["X-Key", "not for host", "&lt;script&gt;alert(1)&lt;/script&gt;\u{27e6}U+202E\u{27e7}", "Next 50"] {
+        shown.has(text);
+    }
+    for text in ["<script>alert", "name=\"document\"", "/delete", "host0.example.org"] {
+        shown.lacks(text);
+    }
+    ann.get("/ui/credentials?service=shop").await.has("Nothing fits these filters.");
+    // an admin names the tenant in each address
+    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    admin.get("/ui/credentials").await.has("/ui/credentials/google/work?tenant_id=ann");
+    let shown = admin.get("/ui/credentials/google/work?tenant_id=ann").await;
+    shown.has("/ui/credentials/google/work/delete?tenant_id=ann");
+    assert_eq!(admin.get(PAGE).await.status, 400);
+}
+
+async fn account_is_connected_by_a_link_to_the_provider(api: Api) {
+    let ann = visitor(&api, "ann", &["credentials:write"]).await;
+    let before = api.written().await;
+    ann.get("/ui/credentials/connect").await.has("name=\"service\"");
+    let page = ann.get("/ui/credentials/connect?service=google&account_name=work").await;
+    assert_eq!(page.status, 200);
+    page.has("href=\"https://id.example.org/authorize?");
+    page.has("rel=\"noreferrer noopener external\"");
+    let unknown = ann.get("/ui/credentials/connect?service=nothing").await;
+    assert_eq!(unknown.status, 404);
+    unknown.has("reveille credential set");
+    unknown.has("value=\"nothing\"");
+    let reader = visitor(&api, "ann", &["credentials:read"]).await;
+    assert_eq!(reader.get("/ui/credentials/connect?service=google").await.status, 403);
+    reader.get("/ui/credentials/connect").await.has("credentials:write");
+    let of_credentials = |written: Vec<(String, String)>| {
+        written.into_iter().filter(|(table, _)| table.starts_with("credential")).collect::<Vec<_>>()
+    };
+    assert_eq!(of_credentials(api.written().await), of_credentials(before), "to look stores nothing");
+    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let nobody = admin.get("/ui/credentials/connect?service=google").await;
+    assert_eq!(nobody.status, 400);
+    nobody.has("/tenant_id");
+    admin.get("/ui/credentials/connect?service=google&tenant_id=ann").await.has("https://id.example.org/authorize?");
+}
+
+async fn credential_is_deleted_by_the_form_of_its_page_alone(api: Api) {
+    put(&api).await;
+    let task = json!({
+        "tenant_id": "ann", "name": "Reads <b>mail</b>", "output": null,
+        "trigger": { "type": "schedule", "cron": "@yearly" },
+        "action": { "instruction": "Read my mail.", "config": { "credentials": ["google/work"] } },
+    });
+    api.admin("POST", "/v1/tasks", Some(task)).await.expect(201);
+    let ann = visitor(&api, "ann", &["credentials:read", "credentials:write"]).await;
+    let delete = format!("{PAGE}/delete");
+    let shown = ann.get(PAGE).await;
+    shown.has(&delete);
+    shown.has("Reads &lt;b&gt;mail&lt;/b&gt;");
+    ann.get(&delete).await.has("Delete this credential?");
+    assert_eq!(ann.post(PAGE, &delete, &[("form_token", "another")]).await.status, 403);
+    let reader = visitor(&api, "ann", &["credentials:read"]).await;
+    assert_eq!(reader.post(PAGE, &delete, &[]).await.status, 403);
+    api.admin("GET", PLACE, None).await.expect(200);
+    let done = ann.post(&delete, &delete, &[]).await;
+    assert_eq!((done.status, done.location.as_deref()), (303, Some("/ui/credentials?done=deleted")));
+    api.admin("GET", PLACE, None).await.expect(404);
+    put(&api).await;
+    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let of_ann = format!("{delete}?tenant_id=ann");
+    assert_eq!(admin.post(&of_ann, &of_ann, &[]).await.status, 303);
+    api.admin("GET", PLACE, None).await.expect(404);
+}
+
+async fn credential_of_another_tenant_is_not_there(api: Api) {
+    put(&api).await;
+    let bob = visitor(&api, "bob", &["*"]).await;
+    let delete = format!("{PAGE}/delete");
+    let named = format!("{PAGE}?tenant_id=ann");
+    for path in [PAGE, &named, &delete, "/ui/credentials/connect?service=google&tenant_id=ann"] {
+        assert_eq!(bob.get(path).await.status, 404, "{path}");
+    }
+    bob.get("/ui/credentials").await.lacks("google/work");
+    for action in [delete.clone(), format!("{delete}?tenant_id=ann")] {
+        assert_eq!(bob.post("/ui/credentials", &action, &[]).await.status, 404, "{action}");
+    }
+    assert_eq!(visitor(&api, "ann", &["runs:read"]).await.get("/ui/credentials").await.status, 403);
+    let kept: Value = api.admin("GET", PLACE, None).await.expect(200);
+    assert_eq!(kept["version"], 1);
+}
