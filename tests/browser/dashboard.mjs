@@ -26,8 +26,8 @@ function kind(address) {
 
 // The addresses to which a page leads.
 async function links(page) {
-    const found = await page.evaluate(() => [...document.querySelectorAll('main a[href^="/ui"]')].map((link) => link.href));
-    return found.map((link) => new URL(link)).map((url) => url.pathname + url.search);
+    const found = await page.evaluate(() => [...document.querySelectorAll('main a[href^="/ui"]')].map((link) => link.getAttribute('href')));
+    return found.map((link) => new URL(link, base)).map((url) => url.pathname + url.search);
 }
 
 // ---------------------------------------------------------------- signed out, and the way in by keyboard

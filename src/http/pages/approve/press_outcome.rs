@@ -1,4 +1,4 @@
-//! What a pressed button comes to: decisions, or the page once more.
+//! The outcome of a pressed button: decisions, or the page once more.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::http::pages::approve::item::ItemView;
 use crate::http::pages::approve::press::Press;
 use crate::http::pages::approve::submitted_fields::SubmittedFields;
 
-/// What a pressed button comes to.
+/// The outcome of a pressed button.
 #[derive(Debug)]
 pub enum PressOutcome {
     /// Its question can't be answered any more.

@@ -32,7 +32,7 @@ const NOTED_EVERY: TimeDelta = TimeDelta::minutes(1);
 pub const HOME: &str = "/ui";
 /// The page on which one signs in.
 pub const LOGIN: &str = "/ui/login";
-/// What a request is for, as browsers say it.
+/// The use of a request, as browsers say it.
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// A signed-in person.

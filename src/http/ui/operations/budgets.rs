@@ -191,7 +191,7 @@ async fn tenants(visit: &Visit) -> Value {
     lately
 }
 
-/// What the page shows of a tenant's budgets.
+/// A tenant's budgets, as the page shows them.
 async fn of_tenant(visit: &Visit, budgets: Value, refused: &RefusedForm) -> Value {
     let asked_task = visit.query("task_id").unwrap_or_default();
     let typed_task = refused.typed.get("task_id").and_then(Value::as_str);

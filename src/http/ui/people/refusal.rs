@@ -1,4 +1,4 @@
-//! What the API has against a form, as the form shows it.
+//! Faults that the API finds in a form, as the form shows them.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};

@@ -111,7 +111,7 @@ async fn any_task(visit: &Visit) -> Value {
     visit.part(&["v1", "tasks"], &[("limit", "1".to_owned())]).await
 }
 
-/// What was used today, and of a tenant its budgets: `{answer: {tokens, cost_usd, bars}}`, or a `problem`.
+/// Use of today, and of a tenant its budgets: `{answer: {tokens, cost_usd, bars}}`, or a `problem`.
 async fn spend(visit: &Visit) -> Value {
     let today = [("by", "day".to_owned()), ("from", visit.now.date_naive().to_string())];
     let usage = visit.part(&["v1", "stats", "usage"], &today).await;

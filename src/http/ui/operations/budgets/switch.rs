@@ -18,7 +18,7 @@ words! {
     enum SwitchAction {
         /// Nothing begins any more.
         Stop = "stop",
-        /// What was stopped goes on.
+        /// Stopped work goes on.
         Start = "start",
         /// A tenant does nothing any more, and its tokens may read alone.
         Disable = "disable",

@@ -1,4 +1,4 @@
-//! What is decided for more than one call: standing grants, and overrides of the approval matrix.
+//! Decisions about more than one call: standing grants, and overrides of the approval matrix.
 
 use axum::extract::Path;
 use chrono::{DateTime, Utc};
@@ -12,7 +12,7 @@ const GRANTS: &str = "/ui/approvals/grants";
 /// Address of the overrides.
 const OVERRIDES: &str = "/ui/approvals/overrides";
 
-/// What people have allowed for good, with those that have ended.
+/// Calls that people have allowed for good, with those that have ended.
 pub async fn show_grants(visit: Visit) -> UiResult {
     let list = UiList::of(&visit, &["task_id"]);
     let mut view = list.ask(&visit, &["v1", "grants"], GRANTS).await?;
@@ -22,7 +22,7 @@ pub async fn show_grants(visit: Visit) -> UiResult {
     show(&visit, "Standing grants", view, "grants").await
 }
 
-/// What stands in the place of the approval matrix.
+/// Rules in the place of the approval matrix.
 pub async fn show_overrides(visit: Visit) -> UiResult {
     let list = UiList::of(&visit, &["task_id", "agent"]);
     let view = list.ask(&visit, &["v1", "approval-overrides"], OVERRIDES).await?;

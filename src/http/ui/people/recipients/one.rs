@@ -25,7 +25,7 @@ const EDIT: &str = "edit_refused";
 const TEST: &str = "test_refused";
 const VERIFY: &str = "verify_refused";
 
-/// What the page shows besides the recipient as it is stored.
+/// Parts of the page besides the recipient as it is stored.
 #[derive(Default)]
 struct PageForms {
     /// The document as it was typed.

@@ -13,7 +13,7 @@ const STEPS: usize = 10;
 /// Filters of the API's body.
 const CHOICE: [&str; 4] = ["source", "type", "error", "tenant_id"];
 
-/// What is done with letters.
+/// An action on letters.
 #[derive(Clone, Copy)]
 struct LetterAction {
     /// As the API calls it.

@@ -184,7 +184,7 @@ impl BulkAction {
         }
     }
 
-    /// What comes of it for one run. However often the form is sent, it takes effect once.
+    /// The outcome for one run. However often the form is sent, it takes effect once.
     async fn call(self, form: &UiForm, id: &str) -> Value {
         let key = form.key().map(|key| format!("{key}:{id}"));
         match form.visit.post(&["v1", "runs", id, self.word()], json!({}), key.as_deref()).await {

@@ -131,7 +131,7 @@ async fn save(form: &UiForm, task: Option<&Value>, body: Value, mut page: Value)
     shown(visit, status, task, page).await
 }
 
-/// What others have made of the task meanwhile: `{version, at, act, fields: [{field, value}]}`; `act` is the newest one
+/// Changes by others meanwhile: `{version, at, act, fields: [{field, value}]}`; `act` is the newest one
 /// on the record, which has the operator's orders, and `fields` are those in which the draft differs.
 async fn conflict(visit: &Visit, id: &str, current: &Value, body: &Value) -> Value {
     let acts = visit.part(&["v1", "audit"], &[("subject_id", id.to_owned()), ("limit", "1".to_owned())]).await;

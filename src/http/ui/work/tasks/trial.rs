@@ -116,7 +116,7 @@ async fn condition(visit: &Visit, draft: &TriedDraft<'_>, trigger: &Value) -> Va
     answered(visit.post(&["v1", "conditions", "test"], draft.with_tenant(body), None).await)
 }
 
-/// What each step would do with the sample.
+/// The result of each step with the sample.
 async fn pipeline(visit: &Visit, draft: &TriedDraft<'_>, config: &Value) -> Value {
     let mut body = draft.sample.clone();
     body.insert("config".into(), config.clone());
