@@ -88,7 +88,7 @@ pub use ops::tokens::{MOST_TOKENS, StoredToken};
 pub use ops::tool_pins::{ToolOwner, UntoldTool};
 pub use ops::ui_sessions::{MOST_SESSIONS, UiSession};
 pub use ops::usage::run_account::{RunAccount, TOOL_RECORDS};
-pub use ops::usage::{UsageFilter, UsageGroup, UsageSum};
+pub use ops::usage::{UsageFilter, UsageGroup, UsageOrder, UsageSum};
 pub use runs::completions::RunCompletion;
 pub use runs::lease::{
     CLAIM_MARGIN, ClaimCursor, Finish, Lease, OverlapOutcome, Park, RenewedLease, RequeuedRun, RunClaim, RunLimits,
@@ -110,6 +110,7 @@ pub use tasks::creating::NewTask;
 pub use tasks::disabling::SeenTask;
 pub use tasks::failing::PauseResult;
 pub use tasks::fires::{FireDue, FireResult};
+pub use tasks::names::TaskName;
 pub use tasks::task_state::STATE_NAMES;
 pub use tasks::upcoming::UpcomingFire;
 pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};

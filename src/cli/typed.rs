@@ -131,7 +131,7 @@ pub const CREDENTIAL: FieldFlags = &[
     ("inject", "--inject"),
     ("oauth", "--oauth-file"),
 ];
-pub const CREDENTIAL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("service", "--service"), ("limit", "--limit")];
+pub const CREDENTIAL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("*", "--*")];
 pub const TOKEN: FieldFlags =
     &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
 pub const BUDGET: FieldFlags = &[("tenant_id", "TENANT"), ("task_id", "--task")];

@@ -20,7 +20,7 @@ use crate::executor::pipeline::schema::PipelineConfig;
 use crate::executor::schema::{OrchestratorConfig, WebhookConfig};
 use crate::http::error::{PROBLEM_JSON, ProblemDetails};
 use crate::ports::bus::LogOrder;
-use crate::store::UsageGroup;
+use crate::store::{UsageGroup, UsageOrder};
 
 /// Where the document has its schemas.
 const SCHEMAS: &str = "#/components/schemas/";
@@ -62,7 +62,9 @@ const COMMON: [(&str, &str); 5] = [
         (name = "notifications", description = "Where tenants are reached, and what was sent"),
         (name = "operations", description = "Tokens, figures, probes, registered executors and tools"),
     ),
-    components(schemas(LogOrder, ProblemDetails, OrchestratorConfig, PipelineConfig, UsageGroup, WebhookConfig))
+    components(schemas(
+        LogOrder, ProblemDetails, OrchestratorConfig, PipelineConfig, UsageGroup, UsageOrder, WebhookConfig
+    ))
 )]
 pub struct ApiDocument;
 

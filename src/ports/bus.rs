@@ -98,6 +98,7 @@ mod entry_reader;
 mod entry_text;
 pub mod open;
 pub mod outbox;
+mod pattern;
 pub mod redis;
 pub mod settings;
 
@@ -113,6 +114,7 @@ use crate::domain::event::written::WrittenEvent;
 
 pub use entry_text::{check_entry, check_stored, read_entry, read_stored, write_entry};
 pub use open::{check_address, open};
+pub use pattern::fits;
 pub use settings::Settings;
 
 /// One entry on its way to a consumer.
@@ -165,6 +167,10 @@ pub struct LogFilter {
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
     pub kind: Option<String>,
+    /// Only those that the bus has taken from this instant on.
+    pub since: Option<DateTime<Utc>>,
+    /// Only those that it has taken before this instant.
+    pub until: Option<DateTime<Utc>>,
     /// Which come first.
     pub order: LogOrder,
     /// Behind this position in that order; `None`: from its first.
@@ -389,12 +395,4 @@ pub trait Bus: Send + Sync {
 
     /// Faults in the setup of the server behind the bus, in sentences for the operator; empty when all is well.
     fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>>;
-}
-
-/// Whether `text` is `pattern`, or begins with it where it ends in `*`.
-pub fn fits(pattern: &str, text: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(beginning) => text.starts_with(beginning),
-        None => pattern == text,
-    }
 }

@@ -267,7 +267,8 @@ impl Store {
             query.push(" and c.service = ").push_bind(text(service).into_owned());
         }
         if let Some(status) = filter.status {
-            query.push(" and c.status = ").push_bind(status.as_str());
+            // said in the text, or the indexes of those that are broken can't be used
+            query.push(" and c.status = '").push(status.as_str()).push("'");
         }
         if let Some(before) = filter.before {
             query.push(" and c.id < ").push_bind(before);
@@ -358,3 +359,20 @@ const DELETE: &str = sql!(
       where tenant_id = $1 and service = $2 and account = $3 and ($4 is null or tenant_id = $4) returning ",
     row::COLUMNS
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_broken_credentials_are_found_by_their_indexes() {
+        for (tenant, index) in [("", "credentials_broken_of_all"), (" and c.tenant_id = 'a'", "credentials_broken (")] {
+            let statement = format!(
+                "{MEASURED}{tenant} and c.status = 'needs_consent' order by c.id desc limit $1) select id from page"
+            );
+            let plan = sqlite_plan(&statement).await.join("; ");
+            assert!(plan.contains(index), "{plan}");
+        }
+    }
+}

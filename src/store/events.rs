@@ -79,6 +79,8 @@ pub struct EventFilter {
     pub newest_first: bool,
     /// Only positions behind this one in that order.
     pub after: i64,
+    /// Only positions before this one in that order.
+    pub end: Option<i64>,
     /// Most rows of the page.
     pub limit: i64,
 }
@@ -209,6 +211,9 @@ impl Store {
             false => "select seq, cast(body as text) from events where seq > ",
         });
         query.push_bind(filter.after);
+        if let Some(end) = filter.end {
+            query.push(if filter.newest_first { " and seq > " } else { " and seq < " }).push_bind(end);
+        }
         filter_query(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
         query.push(match (scope.tenant(), filter.newest_first) {
             (Some(_), false) => " order by tenant_id, seq limit ",
@@ -309,6 +314,27 @@ impl Store {
         let found = query.finish().optional_scalar().await?;
         read.end().await?;
         Ok(found.unwrap_or(0))
+    }
+
+    /// The place behind which events stand that were published from an instant on, and the one before which those stand
+    /// that were published before another; `None` where no instant is given.
+    pub async fn event_span(
+        &self,
+        since: Option<DateTime<Utc>>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<(Option<i64>, Option<i64>), StoreError> {
+        let (since, until) = (self.last_before(since).await?, self.last_before(until).await?);
+        Ok((since, until.map(|last| last + 1)))
+    }
+
+    /// The place of the newest event of any tenant that was published before an instant; 0 where none is kept.
+    async fn last_before(&self, instant: Option<DateTime<Utc>>) -> Result<Option<i64>, StoreError> {
+        const LAST: &str = "select seq from events where created_at < $1 order by created_at desc, seq desc limit 1";
+        let Some(instant) = instant else { return Ok(None) };
+        let mut read = self.db.read().await?;
+        let found = read.query(LAST).bind(instant).optional_scalar().await?;
+        read.end().await?;
+        Ok(Some(found.unwrap_or(0)))
     }
 
     /// Deletes up to `limit` events that were published before `before` and acknowledged; answers how many.

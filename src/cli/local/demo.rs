@@ -81,12 +81,7 @@ async fn play(screen: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
 
     let told = tell(&client, &mut world, screen, wait, began).await;
     app.stop().await;
-    told?;
-    screen.paragraph(
-        "Next: `reveille demo --wait` lets you decide, `reveille serve` runs the service, `reveille task create --help` \
-         shows what a task can be.",
-    )?;
-    Ok(())
+    told
 }
 
 /// The story, and behind it, where a person sits before the screen, its run in the dashboard.
@@ -102,6 +97,10 @@ async fn tell(
     screen.paragraph(&format!(
         "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools, approval and delivery were the real ones; only the \
          model was scripted, and the mails and the phone were played."
+    ))?;
+    let decide = if wait { "" } else { "`reveille demo --wait` lets you decide, " };
+    screen.paragraph(&format!(
+        "Next: {decide}`reveille serve` runs the service, `reveille task create --help` shows what a task can be."
     ))?;
     if wait { show_dashboard(client, &run, screen).await } else { Ok(()) }
 }
@@ -124,9 +123,11 @@ async fn run_story(
 /// A link to the run, and the service for as long as somebody looks at it: until Enter, or the end of the input.
 async fn show_dashboard(client: &Client, run: &Value, screen: &mut DemoScreen<'_>) -> anyhow::Result<()> {
     let link = client.post_once(&["v1", "login-links"], &json!({})).await?;
-    screen.paragraph("This run in the dashboard. The link signs one browser in, once, within 10 minutes:")?;
+    screen.paragraph(
+        "The service goes on until you press Enter. This is the run in the dashboard; the link signs one browser in, \
+         once, within 10 minutes:",
+    )?;
     screen.link(&format!("{}?next=/ui/runs/{}", text_of(&link["url"]), text_of(&run["id"])))?;
-    screen.paragraph("The service goes on until you press Enter.")?;
     let (mut line, mut input) = (String::new(), BufReader::new(tokio::io::stdin()));
     if let Ok(read) = tokio::time::timeout(LOOKING, input.read_line(&mut line)).await {
         read.context("read standard input")?;

@@ -86,6 +86,9 @@ pub struct ListArgs {
     /// Only of this service
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
+    /// Only those with this status: active or needs_consent
+    #[arg(long)]
+    status: Option<String>,
     #[command(flatten)]
     page: ListOptions,
 }
@@ -155,7 +158,7 @@ async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> a
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = given_filters([("tenant_id", args.tenant), ("service", args.service)]);
+    let filters = given_filters([("tenant_id", args.tenant), ("service", args.service), ("status", args.status)]);
     let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::CREDENTIAL_LIST);
     let row = |credential: &Value| {
         [

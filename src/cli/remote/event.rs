@@ -8,7 +8,9 @@ use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
 use super::run::sentences;
+use crate::base::clock::machine_now;
 use crate::cli::client::given_filters;
+use crate::cli::moment::parse_moment;
 use crate::cli::screen::{cut, text_of, time_of};
 use crate::cli::{CliFailure, Client, ListOptions, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
@@ -73,6 +75,12 @@ pub struct TailArgs {
 pub struct ListArgs {
     #[command(flatten)]
     which: EventChoice,
+    /// Only those that the bus has taken from this time on: RFC 3339, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only those that it has taken before this time: RFC 3339, or how long ago
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
     /// The newest first [default: the oldest]
     #[arg(long)]
     newest: bool,
@@ -122,8 +130,10 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Tail(args) => tail(args, environment, screen).await,
         Command::Explain(args) => explain(args, environment, screen).await,
         Command::List(args) => {
+            let at = |typed: Option<String>| typed.map(|typed| parse_moment(&typed, machine_now())).transpose();
             let order = args.newest.then(|| ("order", "newest".to_owned()));
-            let query: Vec<_> = args.which.query().into_iter().chain(order).collect();
+            let times = given_filters([("since", at(args.since)?), ("until", at(args.until)?)]);
+            let query: Vec<_> = args.which.query().into_iter().chain(times).chain(order).collect();
             let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::EVENT);
             let heading = ["time", "tenant", "source", "type", "id", "data"];
             args.page.print(&client, &["v1", "events"], &query, (heading, row), screen).await

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::app::{self, AppAdditions, ConfiguredNames};
 use crate::base::clock::Clock;
-use crate::base::unicode_safety::on_one_line;
+use crate::base::unicode_safety::{escape_hidden, on_one_line};
 use crate::cli::local::setup::ConfigArgs;
 use crate::cli::screen::{cut, text_of};
 use crate::cli::{CliFailure, Client, Screen, ServiceArgs, Tone};
@@ -17,17 +17,29 @@ use crate::ports::skill::{SkillSet, scan};
 #[command(after_help = "\
 Examples:
   reveille skill list               the skills, and the folders of [skills] dir that hold none
+  reveille skill show flight-check  one of them: its tools, its files, its instructions
   reveille skill check ./skills     the same of a folder on this machine, by the tools and models of its configuration; needs no service")]
 pub enum Command {
     /// List the skills that agents may use
     #[command(alias = "ls")]
     List(ListArgs),
+    /// Show a skill with its files and its instructions
+    Show(ShowArgs),
     /// Look at the skills in folders on this machine, and say what is wrong with them
     Check(CheckArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    /// The skill
+    #[arg(value_name = "NAME")]
+    name: String,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -47,6 +59,7 @@ const CELL: usize = 60;
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::List(args) => list(args, environment, screen).await,
+        Command::Show(args) => show(args, environment, screen).await,
         Command::Check(CheckArgs { dirs, config }) => {
             let set = tokio::task::spawn_blocking(move || scan(&dirs)).await?;
             check(&set, configured_names(&config, environment).as_ref(), screen)
@@ -60,17 +73,47 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
     if args.service.json {
         return Ok(screen.json(&json!({ "items": answer["items"] }))?);
     }
-    let joined = |value: &Value| value.as_array().into_iter().flatten().map(text_of).collect::<Vec<_>>().join("; ");
     let row = |skill: &Value| {
         vec![
             on_one_line(&text_of(&skill["name"])),
             if skill["usable"] == true { "yes" } else { "no" }.to_owned(),
             cut(&on_one_line(&text_of(&skill["description"])), CELL),
-            on_one_line(&joined(&skill["findings"])),
+            on_one_line(&joined(&skill["findings"], "; ")),
         ]
     };
     let rows = answer["items"].as_array().into_iter().flatten().map(row).collect();
     Ok(screen.table(&["name", "usable", "description", "findings"], rows)?)
+}
+
+/// A skill: how it stands, and its instructions as a model is told them.
+async fn show(args: ShowArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let skill = client.get(&["v1", "skills", &args.name], &[]).await?;
+    if args.service.json {
+        return Ok(screen.json(&skill)?);
+    }
+    let tools = match &skill["allowed_tools"] {
+        Value::Array(_) => joined(&skill["allowed_tools"], ", "),
+        _ => "all that the agent has".to_owned(),
+    };
+    let rows = [
+        ("name", text_of(&skill["name"])),
+        ("description", text_of(&skill["description"])),
+        ("findings", joined(&skill["findings"], "; ")),
+        ("tools", tools),
+        ("model", text_of(&skill["model"])),
+        ("license", text_of(&skill["license"])),
+        ("needs", text_of(&skill["compatibility"])),
+        ("folder", text_of(&skill["folder"])),
+        ("files", joined(&skill["files"], ", ")),
+    ];
+    screen.facts(&rows.map(|(name, value)| (name, on_one_line(&value))))?;
+    screen.line("")?;
+    Ok(screen.line(escape_hidden(&text_of(&skill["instructions"])))?)
+}
+
+fn joined(list: &Value, between: &str) -> String {
+    list.as_array().into_iter().flatten().map(text_of).collect::<Vec<_>>().join(between)
 }
 
 /// The names of the tools and models that the configuration has; `None`: it is not valid.

@@ -12,6 +12,7 @@ use crate::config::Environment;
 Examples:
   reveille stats                                        the last 30 days, day by day
   reveille stats --by model --from 2026-12-01           each model in this month
+  reveille stats --by task --largest                    the tasks that cost most
   reveille stats --by tool --task 0193f7a2              the tools of one task
   reveille stats --by tenant                            every tenant; needs an admin token")]
 pub struct Args {
@@ -24,6 +25,9 @@ pub struct Args {
     /// The day behind the last; tomorrow where it is absent
     #[arg(long, value_name = "DAY")]
     until: Option<String>,
+    /// The largest first, by cost [default: by key]
+    #[arg(long)]
+    largest: bool,
     /// Only this tenant's
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
@@ -45,6 +49,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
         ("until", args.until),
         ("tenant_id", args.tenant),
         ("task_id", task),
+        ("order", args.largest.then(|| "largest".to_owned())),
     ]);
     args.page.print(&client, &["v1", "stats", "usage"], &filters, (heading, row), screen).await
 }

@@ -132,6 +132,8 @@ async fn read(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("source" = Option<String>, Query, example = "email"),
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
+        ("since" = Option<DateTime<Utc>>, Query, description = "Taken by the bus from this instant on"),
+        ("until" = Option<DateTime<Utc>>, Query, description = "Taken before this instant"),
         ("order" = Option<LogOrder>, Query, description = "Which come first; absent: the oldest"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CloudEvent<'static>>)))]
@@ -141,6 +143,8 @@ pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<
     let filter = LogFilter {
         source: query.text("source"),
         kind: query.text("type"),
+        since: query.instant("since"),
+        until: query.instant("until"),
         order: query.word("order", &LogOrder::ALL.map(|order| (order.as_str(), order))).unwrap_or_default(),
         after: query.text("cursor"),
         limit: limit(&mut query),

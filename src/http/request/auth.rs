@@ -175,7 +175,7 @@ impl AuthenticatedCaller {
     }
 
     /// Whether the caller may change anything: not where the operator has disabled its tenant.
-    async fn may_write(&self, state: &HttpState) -> Result<(), ApiError> {
+    pub(in crate::http) async fn may_write(&self, state: &HttpState) -> Result<(), ApiError> {
         let Some(tenant) = self.scope.tenant() else { return Ok(()) };
         match state.store.halts().await?.is_disabled(tenant) {
             true => Err(ApiError::TenantDisabled),

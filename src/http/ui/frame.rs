@@ -9,9 +9,12 @@ pub(in crate::http::ui) mod login;
 pub(in crate::http::ui) mod meter;
 pub(in crate::http::ui) mod names;
 pub(in crate::http::ui) mod navigation;
+pub(in crate::http::ui) mod refusal;
+pub(in crate::http::ui) mod removal;
 pub(in crate::http::ui) mod render;
 pub(in crate::http::ui) mod session;
 pub(in crate::http::ui) mod templates;
+pub(in crate::http::ui) mod text;
 pub(in crate::http::ui) mod visit;
 
 use axum::Router;

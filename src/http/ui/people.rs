@@ -6,8 +6,6 @@ mod credentials;
 mod inbox;
 mod memory;
 mod recipients;
-mod refusal;
-mod removal;
 
 use axum::Router;
 

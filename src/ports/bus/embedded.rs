@@ -153,10 +153,11 @@ impl EmbeddedBus {
 
     async fn read_log(&self, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
         let newest_first = filter.order == LogOrder::Newest;
-        let start = if newest_first { i64::MAX } else { 0 };
+        let (since, until) = self.store.event_span(filter.since, filter.until).await?;
+        let (start, end) = if newest_first { (until.unwrap_or(i64::MAX), since) } else { (since.unwrap_or(0), until) };
         let after = filter.after.as_deref().map_or(Ok(start), parse_position)?;
         let (source, kind) = (filter.source.clone(), filter.kind.clone());
-        let asked = EventFilter { source, kind, newest_first, after, limit: filter.limit as i64 + 1 };
+        let asked = EventFilter { source, kind, newest_first, after, end, limit: filter.limit as i64 + 1 };
         let mut rows = self.store.read_events(scope, &asked).await?;
         let more = rows.len() > filter.limit;
         rows.truncate(filter.limit);

@@ -92,7 +92,7 @@ impl Default for Settings {
 /// Facts about the database; `reveille check` shows them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerFacts {
-    /// `PostgreSQL` or `SQLite`.
+    /// `postgres` or `sqlite`.
     pub kind: &'static str,
     /// Version of the server or library.
     pub version: String,

@@ -17,6 +17,12 @@ const SEEN: &str = "
     insert into instances (id, host, version, started_at, seen_at) values ($1, $2, $3, $4, $5)
     on conflict (id) do update set seen_at = excluded.seen_at";
 
+/// Where there are more, those that died first are left out, and never one that lives.
+const LIST: &str = "
+    select id, host, version, started_at, seen_at
+      from (select * from instances order by seen_at desc, id limit $1) seen
+     order by started_at, id";
+
 /// An instance that lives, or that has said nothing for less than a day.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct InstanceRecord {
@@ -65,11 +71,10 @@ impl Store {
         Ok(())
     }
 
-    /// The instances, in the order of their starts; 200 at most.
+    /// The instances, in the order of their starts; of many the 200 that have said last that they live.
     pub async fn list_instances(&self) -> Result<Vec<InstanceRecord>, StoreError> {
         let mut read = self.db.read().await?;
-        let query = "select id, host, version, started_at, seen_at from instances order by started_at, id limit $1";
-        Ok(read.query(query).bind(LISTED).all().await?)
+        Ok(read.query(LIST).bind(LISTED).all().await?)
     }
 
     /// The id of the instance that this process is; `None` before it has said that it lives.

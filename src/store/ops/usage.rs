@@ -32,6 +32,18 @@ words! {
     }
 }
 
+words! {
+    /// Which sums of usage come first.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum UsageOrder {
+        /// By their keys.
+        #[default]
+        Key = "key",
+        /// The largest: by cost, then by tokens that were read, then by calls of tools.
+        Largest = "largest",
+    }
+}
+
 /// Which usage to add up, and how.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UsageFilter {
@@ -43,14 +55,18 @@ pub struct UsageFilter {
     pub until: NaiveDate,
     /// Only of this task.
     pub task_id: Option<Uuid>,
-    /// Only keys behind this one, for the next page.
+    /// Which come first.
+    pub order: UsageOrder,
+    /// In the order of the keys: only those behind this one, for the next page.
     pub after: Option<String>,
+    /// So many sums are left out, the first in the order.
+    pub skip: i64,
     /// Most rows of the page.
     pub limit: i64,
 }
 
 /// Usage that belongs to one key.
-#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
+#[derive(Debug, Clone, Default, PartialEq, sqlx_macros::FromRow)]
 pub struct UsageSum {
     /// The day, task, model, tool or tenant. A task of all zeros stands for runs without one.
     pub key: String,
@@ -142,9 +158,9 @@ impl UsageGroup {
 }
 
 impl Store {
-    /// Sums of usage in the order of their keys.
+    /// Sums of usage in the order that is asked for.
     pub async fn usage_sums(&self, scope: &Scope, filter: &UsageFilter) -> Result<Vec<UsageSum>, StoreError> {
-        let UsageFilter { by, from, until, task_id, after, limit } = filter;
+        let UsageFilter { by, from, until, task_id, order, after, skip, limit } = filter;
         let mut read = self.db.read_in(scope).await?;
         let mut query = read.build("select ");
         query.push_split(by.key()).push(SUMS).push_bind(*from).push(" and day < ").push_bind(*until);
@@ -158,8 +174,12 @@ impl Store {
         if let Some(after) = after {
             by.push_after(&mut query, after);
         }
-        query.push(" group by ").push(by.column()).push(" order by ").push(by.column());
-        query.push(" limit ").push_bind(*limit);
+        query.push(" group by ").push(by.column()).push(" order by ").push(match order {
+            UsageOrder::Key => "",
+            // the columns of the sums by their numbers: their names are those of the rows, too
+            UsageOrder::Largest => "9 desc, 4 desc, 10 desc, ",
+        });
+        query.push(by.column()).push(" limit ").push_bind(*limit).push(" offset ").push_bind(*skip);
         let mut sums: Vec<UsageSum> = query.finish().persistent(false).all().await?;
         read.end().await?;
         if *by == UsageGroup::Task {

@@ -53,6 +53,33 @@ async fn short_form_is_an_event_of_the_token_s_tenant() {
 }
 
 #[tokio::test]
+async fn log_is_read_between_two_instants_in_either_order() {
+    let api = Api::new().await;
+    for id in ["1", "2", "3"] {
+        let event = json!({ "tenant_id": "ann", "source": "mail", "type": "new", "id": id });
+        api.admin("POST", "/v1/events", Some(event)).await.expect(202);
+        api.advance(60);
+    }
+    let ids = async |query: &str| {
+        let found = log(&api, query).await;
+        found.iter().map(|event| event["id"].as_str().unwrap()).collect::<String>()
+    };
+    assert_eq!(ids("?since=2026-11-21T00:01:00Z").await, "23");
+    assert_eq!(ids("?until=2026-11-21T00:01:00Z").await, "1");
+    assert_eq!(ids("?since=2026-11-21T00:01:00Z&order=newest").await, "32");
+    assert_eq!(ids("?since=2026-11-21T00:01:00Z&until=2026-11-21T00:02:00Z&order=newest").await, "2");
+    assert_eq!(ids("?since=2026-11-21T00:02:00Z&until=2026-11-21T00:01:00Z").await, "");
+    // a page goes on within the same instants
+    let first = api.admin("GET", "/v1/events?order=newest&until=2026-11-21T00:02:00Z&limit=1", None).await.expect(200);
+    assert_eq!(first["items"][0]["id"], "2");
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = format!("?order=newest&until=2026-11-21T00:02:00Z&since=2026-11-21T00:00:00Z&cursor={cursor}");
+    assert_eq!(ids(&second).await, "1");
+    let problem = api.admin("GET", "/v1/events?since=yesterday", None).await.expect(400);
+    assert_eq!(places(&problem), ["/since"]);
+}
+
+#[tokio::test]
 async fn admin_names_the_tenant_and_a_tenant_can_name_no_other() {
     let api = Api::new().await;
     let body = |tenant: Value| Some(json!({ "tenant_id": tenant, "source": "mail", "type": "new", "id": "1" }));

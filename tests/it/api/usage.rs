@@ -96,15 +96,23 @@ async fn sums_of_usage_are_read_by_each_key_and_each_tenant_sees_its_own(api: Ap
     assert_eq!(keys(&ask("by=tenant").await), ["ann", "bob"]);
     assert_eq!(keys(&ask("by=model").await), ["main"]);
     assert_eq!(keys(&ask("by=task&tenant_id=ann").await), [task]);
+    let largest = ask("by=tool&order=largest&limit=1").await;
+    let next = largest["next_cursor"].as_str().expect("another page");
+    let rest = ask(&format!("by=tool&order=largest&limit=1&cursor={next}")).await;
+    assert_eq!((keys(&largest), keys(&rest), &rest["next_cursor"]), (vec!["look"], vec!["send_note"], &Value::Null));
     let first = ask("by=tool&limit=1").await;
     let next = first["next_cursor"].as_str().expect("another page");
     let second = ask(&format!("by=tool&limit=1&cursor={next}")).await;
     assert_eq!((keys(&first), keys(&second), &second["next_cursor"]), (vec!["look"], vec!["send_note"], &Value::Null));
     assert_eq!(second["items"][0]["tool_failures"], 2);
     api.ask("GET", "/v1/stats/usage?tenant_id=bob", Some(&ann), None).await.expect(404);
-    for (query, pointer) in
-        [("by=hour", "/by"), ("from=2026-01-01", "/from"), ("until=soon", "/until"), ("by=task&cursor=eA", "/cursor")]
-    {
+    for (query, pointer) in [
+        ("by=hour", "/by"),
+        ("from=2026-01-01", "/from"),
+        ("until=soon", "/until"),
+        ("by=task&cursor=eA", "/cursor"),
+        ("order=small", "/order"),
+    ] {
         let problem = api.admin("GET", &format!("/v1/stats/usage?{query}"), None).await.expect(400);
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
     }

@@ -80,7 +80,11 @@ async fn credential_is_set_listed_shown_and_deleted() {
     let rows: Vec<&str> = table.lines().skip(1).collect();
     assert!(rows[0].contains("mail/work") && rows[0].contains("none, so it is not used"), "{table}");
     assert!(rows[1].contains("shop") && rows[1].contains("api.shop.example") && rows[1].contains("bearer"), "{table}");
-    assert_eq!(shell.json(&["credential", "list", "--service", "shop"]).await["items"].as_array().unwrap().len(), 1);
+    for (flag, value, count) in [("--service", "shop", 1), ("--status", "active", 2), ("--status", "needs_consent", 0)]
+    {
+        let listed = shell.json(&["credential", "list", flag, value]).await;
+        assert_eq!(listed["items"].as_array().unwrap().len(), count, "{flag} {value}");
+    }
     let shown = shell.ok(&["credential", "show", "mail/work", "--tenant", "ann"]).await;
     assert!(
         shown.contains("header X-Key `{/login/password}`") && shown.contains("https://id.example/token"),

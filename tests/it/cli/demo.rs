@@ -85,19 +85,19 @@ async fn demo_with_wait_follows_the_decision_of_a_person() {
     assert_eq!(answer.expect("an answer").status(), 303, "it leads to what came of it");
     let (mut rest, mut dashboard) = (Vec::new(), String::new());
     while let Some(line) = told.next_line().await.expect("a line") {
-        if line.contains("/ui/login/") {
-            dashboard = line.trim().to_owned();
-        }
-        let is_open = line.contains("until you press Enter");
         rest.push(line);
-        if is_open {
+        // the story ends with the link
+        let line = rest.last().expect("a line").trim();
+        if line.contains("/ui/login/") {
+            dashboard = line.to_owned();
             break;
         }
     }
+    assert!(rest.iter().any(|line| line.contains("until you press Enter")), "{rest:?}");
     look_at_the_run(&browser, &dashboard).await;
     drop(input);
     while let Some(line) = told.next_line().await.expect("a line") {
-        rest.push(line);
+        assert!(line.trim().is_empty(), "nothing is told behind the link: {line}");
     }
     let rest = rest.join("\n");
     assert!(demo.wait().await.expect("an end").success(), "{rest}");

@@ -233,6 +233,13 @@ async fn skills_are_listed_with_what_is_wrong_with_them() {
     assert_eq!(row(&table, "booking")[..3], ["booking", "yes", "For trips."], "{table}");
     assert!(table.contains(UNKNOWN_TOOLS) && table.contains(UNKNOWN_MODEL) && table.contains(NO_PROPERTIES), "{table}");
     assert_eq!(shell.json(&["skill", "list"]).await["items"], listed["items"]);
+    let shown = shell.ok(&["skill", "show", "booking"]).await;
+    for part in ["booking", "For trips.", "Read, Bash(git:*)", UNKNOWN_MODEL, "\n\nLook first.\n"] {
+        assert!(shown.contains(part), "`{part}` is not in\n{shown}");
+    }
+    assert_eq!(shell.json(&["skill", "show", "booking"]).await["instructions"], "Look first.");
+    let said = shell.refused(&["skill", "show", "bad"]).await;
+    assert!(said.contains("there is no such skill"), "{said}");
     let missing = "the agent `booker` names the skill `bookin`, which is not in [skills] dir; did you mean `booking`?";
     assert!(service.log().contains(missing), "{}", service.log());
 }

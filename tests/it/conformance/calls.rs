@@ -5,6 +5,7 @@ use reveille::base::id::{Scope, new_id};
 use reveille::domain::memory::FactOrigin;
 use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
+use reveille::domain::task::TaskStatus;
 use reveille::store::{
     ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, OverrideFilter, RunFilter, StoredToken,
     SuspendedFilter, TaskFilter, UiSession,
@@ -60,6 +61,11 @@ pub async fn calls(world: &StoreHarness) {
     store.expire_conversations(world.now(), 5).await.unwrap();
     store.last_runs(&of_a, &[task.id]).await.unwrap();
     store.count_tasks(&of_a).await.unwrap();
+    for scope in [&of_a, &Scope::Every] {
+        assert!(!store.upcoming_fires(scope, PAGE).await.unwrap().is_empty());
+    }
+    store.announce_instance(WORKER, Some("one"), world.now()).await.unwrap();
+    assert!(!store.list_instances().await.unwrap().is_empty());
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
     let newest = EventFilter { newest_first: true, after: i64::MAX, limit: PAGE, ..EventFilter::default() };
@@ -132,7 +138,10 @@ async fn sign_in(world: &StoreHarness, token: &[u8]) {
 /// Pages of what a tenant has, before an id.
 async fn lists(world: &StoreHarness, task: Uuid, conversation: Uuid, before: Option<Uuid>) {
     let (of_a, store) = (only("a"), &world.store);
-    store.tasks_page(&of_a, &TaskFilter { before, limit: PAGE, ..TaskFilter::default() }).await.unwrap();
+    for status in [None, Some(TaskStatus::Paused)] {
+        let page = TaskFilter { status, before, limit: PAGE, ..TaskFilter::default() };
+        store.tasks_page(&of_a, &page).await.unwrap();
+    }
     store.list_facts(&of_a, &FactFilter { before, limit: PAGE, ..FactFilter::default() }).await.unwrap();
     let page = OverrideFilter { before, limit: PAGE, ..OverrideFilter::default() };
     store.list_approval_overrides(&of_a, &page).await.unwrap();

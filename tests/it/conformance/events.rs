@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use reveille::base::clock::pause;
 use reveille::base::id::{Scope, Tenant};
@@ -25,6 +25,7 @@ on_both!(
     more_tenants_than_one_look_have_their_turns_after_each_other,
     lease_ends_after_some_mib_of_events_and_each_tenant_has_its_turn,
     log_is_read_by_source_type_tenant_and_place,
+    events_have_places_by_the_instants_at_which_they_were_published,
     only_what_is_old_and_acknowledged_is_forgotten,
     entry_is_a_dead_letter_once,
     dead_letters_are_listed_by_what_is_asked_for,
@@ -216,6 +217,29 @@ async fn log_is_read_by_source_type_tenant_and_place(world: &StoreHarness) {
     assert_eq!(ids(&Scope::Every, newest(last, None)).await, "321");
     assert_eq!(ids(&only("a"), newest(i64::MAX, Some("mail.*"))).await, "321");
     assert_eq!(ids(&only("b"), newest(last, None)).await, "");
+
+    let end = Some(read[1].0);
+    assert_eq!(ids(&Scope::Every, EventFilter { end: Some(last), ..filter(None, None) }).await, "123");
+    assert_eq!(ids(&only("a"), EventFilter { end, ..newest(i64::MAX, None) }).await, "53");
+    assert_eq!(ids(&Scope::Every, EventFilter { after: last, end, ..filter(None, None) }).await, "");
+}
+
+async fn events_have_places_by_the_instants_at_which_they_were_published(world: &StoreHarness) {
+    let span = async |since: Option<DateTime<Utc>>, until: Option<DateTime<Utc>>| {
+        world.store.event_span(since, until).await.unwrap()
+    };
+    let first = world.now();
+    assert_eq!(span(None, Some(first)).await, (None, Some(1)), "none is kept");
+    world.store.publish_events(&["1", "2"].map(|id| event("a", id))).await.unwrap();
+    let of_first = world.store.last_event(&Scope::Every).await.unwrap();
+    world.clock.advance(TimeDelta::seconds(1));
+    let second = world.now();
+    world.store.publish_events(&[event("b", "3")]).await.unwrap();
+    let of_second = world.store.last_event(&Scope::Every).await.unwrap();
+    assert_eq!(span(None, None).await, (None, None));
+    assert_eq!(span(Some(first), Some(second)).await, (Some(0), Some(of_first + 1)));
+    let later = second + TimeDelta::milliseconds(1);
+    assert_eq!(span(Some(second), Some(later)).await, (Some(of_first), Some(of_second + 1)));
 }
 
 async fn only_what_is_old_and_acknowledged_is_forgotten(world: &StoreHarness) {

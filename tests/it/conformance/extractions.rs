@@ -10,6 +10,7 @@ use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
     ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter, Finish, MOST_QUEUED, UsageFilter, UsageGroup,
+    UsageOrder,
 };
 use uuid::Uuid;
 
@@ -169,7 +170,16 @@ async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
     let standing = ledger().await;
     assert_eq!((standing.used, standing.reserved), (charge, Spend::default()));
     let until = today + TimeDelta::days(1);
-    let by_model = UsageFilter { by: UsageGroup::Model, from: today, until, task_id: None, after: None, limit: 10 };
+    let by_model = UsageFilter {
+        by: UsageGroup::Model,
+        from: today,
+        until,
+        task_id: None,
+        order: UsageOrder::Key,
+        after: None,
+        skip: 0,
+        limit: 10,
+    };
     let sums = world.store.usage_sums(&only("a"), &by_model).await.unwrap();
     let [sum] = &sums[..] else { panic!("{sums:?}") };
     assert_eq!((sum.key.as_str(), sum.turns, sum.input_tokens, sum.output_tokens), ("small", 1, 30, 12));

@@ -2,10 +2,15 @@
 
 use chrono::TimeDelta;
 use reveille::store::InstanceRecord;
+use uuid::Uuid;
 
 use super::world::{OTHER_WORKER, StoreHarness, WORKER};
 
-on_both!(instance_is_listed_with_its_last_sign_until_it_stops, instance_that_says_nothing_is_forgotten_after_a_day);
+on_both!(
+    instance_is_listed_with_its_last_sign_until_it_stops,
+    instance_that_says_nothing_is_forgotten_after_a_day,
+    instance_that_lives_is_listed_beside_any_number_that_died,
+);
 
 async fn instance_is_listed_with_its_last_sign_until_it_stops(world: &StoreHarness) {
     let (store, started_at) = (&world.store, world.now());
@@ -45,4 +50,14 @@ async fn instance_that_says_nothing_is_forgotten_after_a_day(world: &StoreHarnes
     world.pass(1);
     world.store.announce_instance(OTHER_WORKER, None, world.now()).await.unwrap();
     assert_eq!(ids().await, [OTHER_WORKER]);
+}
+
+async fn instance_that_lives_is_listed_beside_any_number_that_died(world: &StoreHarness) {
+    for number in 1_000..1_200 {
+        world.store.announce_instance(Uuid::from_u128(number), None, world.now()).await.unwrap();
+    }
+    world.pass(1);
+    world.store.announce_instance(WORKER, None, world.now()).await.unwrap();
+    let listed = world.store.list_instances().await.unwrap();
+    assert_eq!((listed.len(), listed.last().map(|instance| instance.id)), (200, Some(WORKER)));
 }

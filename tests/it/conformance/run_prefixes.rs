@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use reveille::base::id::Scope;
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
-use reveille::store::{RunFilter, RunOverview, SCANNED};
+use reveille::store::{RunFilter, RunOverview, SCANNED, TaskName};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::conversations::conversation;
 use super::world::{StoreHarness, new_task, only};
 
 on_both!(
@@ -186,9 +187,13 @@ async fn plant(world: &StoreHarness, digits: &str, tenant: &str, key: &str, numb
 async fn names_of_tasks_are_those_of_the_scope(world: &StoreHarness) {
     let (ours, theirs) = (named(world, "a", "Ours").await, named(world, "b", "Theirs").await);
     let asked = [ours.id, theirs.id, Uuid::nil()];
-    let (our, their) = ((ours.id, "Ours".to_owned()), (theirs.id, "Theirs".to_owned()));
+    let name = |name: &str| TaskName { name: name.into(), is_conversation: false };
+    let (our, their) = ((ours.id, name("Ours")), (theirs.id, name("Theirs")));
     let names = async |scope: &Scope, ids: &[Uuid]| world.store.task_names(scope, ids).await.unwrap();
     assert_eq!(names(&only("a"), &asked).await, HashMap::from([our.clone()]));
     assert_eq!(names(&Scope::Every, &asked).await, HashMap::from([our, their]));
     assert_eq!(names(&only("a"), &[]).await, HashMap::new());
+    let conversation = conversation(world, "a").await;
+    let title = TaskName { name: conversation.name, is_conversation: true };
+    assert_eq!(names(&only("a"), &[conversation.id]).await, HashMap::from([(conversation.id, title)]));
 }

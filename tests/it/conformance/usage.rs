@@ -5,7 +5,7 @@ use reveille::base::id::Scope;
 use reveille::domain::budget::day_of;
 use reveille::domain::run::transcript::{ModelCall, ModelTokens, TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, ToolAttribution, ToolRecord, ToolWarning, Usage};
-use reveille::store::{Finish, Park, RunAccount, StartedRun, UsageFilter, UsageGroup, UsageSum};
+use reveille::store::{Finish, Park, RunAccount, StartedRun, UsageFilter, UsageGroup, UsageOrder, UsageSum};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -18,6 +18,7 @@ on_both!(
     end_whose_lease_is_lost_counts_nothing,
     usage_of_runs_that_end_at_once_on_two_instances_adds_up,
     pages_of_usage_go_on_behind_their_last_key,
+    largest_sums_of_usage_come_first_and_their_pages_go_on_behind_as_many,
     days_of_usage_are_forgotten_after_their_time,
     tools_that_are_not_there_count_as_one,
     account_of_a_run_has_its_time_and_its_calls_in_order,
@@ -75,7 +76,16 @@ fn used(run: &StartedRun) -> Finish {
 
 fn by(world: &StoreHarness, by: UsageGroup) -> UsageFilter {
     let today = day_of(world.now());
-    UsageFilter { by, from: today, until: today + TimeDelta::days(1), task_id: None, after: None, limit: 100 }
+    UsageFilter {
+        by,
+        from: today,
+        until: today + TimeDelta::days(1),
+        task_id: None,
+        order: UsageOrder::Key,
+        after: None,
+        skip: 0,
+        limit: 100,
+    }
 }
 
 async fn sums(world: &StoreHarness, scope: &Scope, group: UsageGroup) -> Vec<UsageSum> {
@@ -205,6 +215,24 @@ async fn usage_of_runs_that_end_at_once_on_two_instances_adds_up(world: &StoreHa
         assert_eq!(end.await.unwrap(), Vec::<Uuid>::new());
     }
     assert_eq!(sums(world, &only("a"), UsageGroup::Tenant).await, [sum("a", 20, 0, 0)]);
+}
+
+async fn largest_sums_of_usage_come_first_and_their_pages_go_on_behind_as_many(world: &StoreHarness) {
+    let run = started(world, "a").await;
+    let tools = ["a", "b", "b", "c", "c", "c"].iter().zip(0..);
+    let calls = tools.map(|(tool, seq)| called(world, seq, (tool, true), true));
+    let answers = [(9, "dear"), (10, "cheap"), (11, "dear")].map(|(seq, model)| answered(world, seq, model));
+    let entries = calls.chain(answers).collect();
+    world.store.finish_runs(&[Finish { entries, ..used(&run) }]).await.unwrap();
+    let keys = async |group: UsageGroup, skip: i64| {
+        let page = UsageFilter { order: UsageOrder::Largest, skip, limit: 2, ..by(world, group) };
+        let sums = world.store.usage_sums(&only("a"), &page).await.unwrap();
+        sums.into_iter().map(|sum| sum.key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(UsageGroup::Tool, 0).await, ["c", "b"]);
+    assert_eq!(keys(UsageGroup::Tool, 2).await, ["a"]);
+    assert_eq!(keys(UsageGroup::Model, 0).await, ["dear", "cheap"]);
+    assert_eq!(keys(UsageGroup::Tenant, 0).await, ["a"]);
 }
 
 async fn pages_of_usage_go_on_behind_their_last_key(world: &StoreHarness) {

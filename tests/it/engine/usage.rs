@@ -12,7 +12,7 @@ use reveille::domain::budget::day_of;
 use reveille::domain::run::RunState;
 use reveille::ports::llm::ModelSettings;
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
-use reveille::store::{UsageFilter, UsageGroup, UsageSum};
+use reveille::store::{UsageFilter, UsageGroup, UsageOrder, UsageSum};
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
@@ -32,7 +32,9 @@ async fn sums(instance: &Instance, by: UsageGroup) -> Vec<UsageSum> {
         from: today - chrono::TimeDelta::days(1),
         until: today + chrono::TimeDelta::days(1),
         task_id: None,
+        order: UsageOrder::Key,
         after: None,
+        skip: 0,
         limit: 100,
     };
     instance.on(|store| async move { store.usage_sums(&Scope::Every, &filter).await }).await.unwrap()

@@ -21,6 +21,11 @@ const OF_PROVIDERS: BoundTest = Not("a longer answer is none, as any that can't 
 
 /// Every constant that the page names.
 const TESTED: &[(&str, BoundTest)] = &[
+    (
+        "src/http/ui/frame/login.rs: FORM_BYTES",
+        By("form_that_signs_in_is_read_at_its_longest_and_refused_one_byte_beyond_it"),
+    ),
+    ("src/http/ui/frame/form.rs: MOST_FIELDS", By("form_is_taken_with_its_most_fields_and_refused_with_one_more")),
     ("src/http/ui/work/run/cut.rs: SHOWN_BYTES", By("text_is_whole_at_its_bound_and_cut_between_characters_beyond_it")),
     ("src/http/ui/work/run/said.rs: TEXT_BYTES", By("long_texts_are_cut_and_lead_to_the_whole")),
     ("src/http/ui/work/run/raw.rs: WHOLE_BYTES", By("text_is_plain_bounded_and_shows_hidden_characters")),

@@ -4,8 +4,7 @@ use reveille::base::id::Scope;
 use reveille::domain::approval::{ApprovalChoice, Proposal, QuestionKind};
 use serde_json::json;
 
-use super::events::address_of;
-use super::visitor::{Shown, Visitor};
+use super::visitor::{Shown, Visitor, served};
 use crate::api::service::{ADMIN, Api, on_both};
 use crate::approvals::harness::{AskingRun, TIME, ask, note, note_of};
 
@@ -53,7 +52,7 @@ async fn queue_shows_those_that_wait_and_then_who_decided_when_and_how(api: Api)
     decided.send(&api, &[("do", "cancel:0"), ("0.comment", "Not today")]).await.expect(303);
     ask(&api, "ann", vec![summary("Waits <script>alert(1)</script>\u{202e}")]).await;
     let of_bob = ask(&api, "bob", vec![summary("Asked of bob")]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let page = ann.get("/ui/approvals").await;
     assert_eq!(page.status, 200);
@@ -84,7 +83,7 @@ async fn question_is_approved_and_the_record_names_the_token(api: Api) {
     let mut proposal = note_of(json!({ "room": "lobby", "text": "The build is broken", "more": hostile }));
     proposal.delegation_chain = vec!["helper".into()];
     let asked = ask(&api, "ann", vec![proposal]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let page = ann.get(&path(&asked)).await;
     assert_eq!(page.status, 200);
@@ -115,7 +114,7 @@ async fn question_is_approved_and_the_record_names_the_token(api: Api) {
 
 async fn grave_call_takes_the_typed_code_here_too(api: Api) {
     let asked = ask(&api, "ann", vec![Proposal { confirmation: Some("SEND".into()), ..note() }]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     for code in ["", "send"] {
         let refused = send(&ann, &asked, &[("do", "approve:0"), ("0.confirmation", code)]).await;
@@ -128,7 +127,7 @@ async fn grave_call_takes_the_typed_code_here_too(api: Api) {
 
 async fn changed_call_is_looked_at_before_it_runs(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let long = "x".repeat(31);
     let wrong = send(&ann, &asked, &[("do", "approve:0"), ("0.f1", long.as_str()), ("0.comment", "mine")]).await;
@@ -151,7 +150,7 @@ async fn changed_call_is_looked_at_before_it_runs(api: Api) {
 
 async fn all_of_a_batch_are_decided_at_once(api: Api) {
     let asked = ask(&api, "ann", vec![note(), note_of(json!({ "room": "attic", "text": "two" }))]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let page = ann.get(&path(&asked)).await;
     page.has("attic");
@@ -163,7 +162,7 @@ async fn all_of_a_batch_are_decided_at_once(api: Api) {
 
 async fn answer_that_comes_second_is_told_who_was_first(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let nonce = hidden(&ann.get(&path(&asked)).await, "nonce");
     asked.send(&api, &[("do", "cancel:0")]).await.expect(303);
@@ -182,7 +181,7 @@ async fn answer_that_comes_second_is_told_who_was_first(api: Api) {
 
 async fn answer_to_another_page_decides_nothing(api: Api) {
     let (asked, other) = (ask(&api, "ann", vec![note()]).await, ask(&api, "ann", vec![note()]).await);
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let foreign = hidden(&ann.get(&path(&other)).await, "nonce");
     for nonce in [foreign.as_str(), "", "x"] {
@@ -206,7 +205,7 @@ async fn answer_to_another_page_decides_nothing(api: Api) {
 
 async fn reader_without_the_permission_sees_no_form_and_decides_nothing(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let reader = visitor(&api, &base, "ann", &["approvals:read"]).await;
     let page = reader.get(&path(&asked)).await;
     page.has("The build is broken");
@@ -223,7 +222,7 @@ async fn question_for_input_is_answered_and_a_held_call_stopped(api: Api) {
     let arguments = json!({ "room": "lobby" });
     let input = ask(&api, "ann", vec![Proposal { kind: QuestionKind::Input, options, arguments, ..note() }]).await;
     let held = ask(&api, "ann", vec![Proposal { undo_seconds: Some(60), ..note() }]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     let missing = send(&ann, &input, &[("do", "answer:0"), ("0.f0", "lobby"), ("0.f3", "")]).await;
     assert_eq!((missing.status, input.statuses(&api).await), (422, vec!["pending"]));
@@ -241,7 +240,7 @@ async fn question_for_input_is_answered_and_a_held_call_stopped(api: Api) {
 
 async fn grants_and_overrides_are_listed_and_revoked(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
     ann.get("/ui/approvals/grants").await.has("Nothing is allowed for good.");
     let granted = [("do", "approve:0"), ("0.grant", "yes"), ("0.g0", "yes"), ("0.days", "7")];

@@ -5,7 +5,7 @@ use reveille::store::Finish;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::visitor::{Visitor, served};
+use super::visitor::visitor;
 use crate::api::service::{Api, on_both};
 use crate::support::world::claim_ready;
 
@@ -35,11 +35,6 @@ async fn answer(api: &Api, text: &str) {
     let end = Finish::of(started[0].lease, started[0].run.task_id, RunState::Succeeded);
     let end = Finish { output: Some(text.into()), ..end };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
-}
-
-async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
-    let token = api.token(tenant, scopes).await;
-    Visitor::signed_in(&served(api).await, &token).await
 }
 
 async fn conversation_is_listed_and_shows_each_message_with_its_answer(api: Api) {

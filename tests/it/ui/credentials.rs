@@ -4,8 +4,8 @@ use reveille::base::id::new_id;
 use reveille::domain::credential::CredentialUse;
 use serde_json::{Value, json};
 
-use super::visitor::{Visitor, served};
-use crate::api::service::{ADMIN, Api, on_both};
+use super::visitor::{admin, visitor};
+use crate::api::service::{Api, on_both};
 
 on_both! {
     credential_is_shown_with_its_uses_and_never_with_its_document
@@ -16,6 +16,7 @@ on_both! {
 
 const CANARY: &str = "canary-6f1d";
 const PAGE: &str = "/ui/credentials/google/work";
+const CONNECT: &str = "/ui/credentials/connect";
 const PLACE: &str = "/v1/credentials/google/work?tenant_id=ann";
 
 async fn put(api: &Api) {
@@ -24,11 +25,6 @@ async fn put(api: &Api) {
         "inject": { "as": "header", "name": "X-Key", "from": "/key" },
     });
     api.admin("PUT", PLACE, Some(credential)).await.expect(200);
-}
-
-async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
-    let token = api.token(tenant, scopes).await;
-    Visitor::signed_in(&served(api).await, &token).await
 }
 
 async fn used(api: &Api, host: &str, outcome: &str) {
@@ -72,7 +68,7 @@ async fn credential_is_shown_with_its_uses_and_never_with_its_document(api: Api)
     }
     ann.get("/ui/credentials?service=shop").await.has("Nothing fits these filters.");
     // an admin names the tenant in each address
-    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let admin = admin(&api).await;
     admin.get("/ui/credentials").await.has("/ui/credentials/google/work?tenant_id=ann");
     let shown = admin.get("/ui/credentials/google/work?tenant_id=ann").await;
     shown.has("/ui/credentials/google/work/delete?tenant_id=ann");
@@ -83,26 +79,35 @@ async fn account_is_connected_by_a_link_to_the_provider(api: Api) {
     let ann = visitor(&api, "ann", &["credentials:write"]).await;
     let before = api.written().await;
     ann.get("/ui/credentials/connect").await.has("name=\"service\"");
-    let page = ann.get("/ui/credentials/connect?service=google&account_name=work").await;
+    // a provider may be asked for the link, so it is made by a form alone
+    let named = ann.get("/ui/credentials/connect?service=google&account_name=work").await;
+    named.has("value=\"google\"");
+    named.lacks("https://id.example.org");
+    let page = ann.post(CONNECT, CONNECT, &[("service", "google"), ("account_name", "work")]).await;
     assert_eq!(page.status, 200);
     page.has("href=\"https://id.example.org/authorize?");
     page.has("rel=\"noreferrer noopener external\"");
-    let unknown = ann.get("/ui/credentials/connect?service=nothing").await;
+    assert_eq!(ann.post(CONNECT, CONNECT, &[("service", "google"), ("form_token", "another")]).await.status, 403);
+    assert_eq!(ann.post(CONNECT, CONNECT, &[]).await.status, 422);
+    let unknown = ann.post(CONNECT, CONNECT, &[("service", "nothing")]).await;
     assert_eq!(unknown.status, 404);
     unknown.has("reveille credential set");
     unknown.has("value=\"nothing\"");
     let reader = visitor(&api, "ann", &["credentials:read"]).await;
-    assert_eq!(reader.get("/ui/credentials/connect?service=google").await.status, 403);
-    reader.get("/ui/credentials/connect").await.has("credentials:write");
+    assert_eq!(reader.post("/ui/credentials", CONNECT, &[("service", "google")]).await.status, 403);
+    reader.get(CONNECT).await.has("credentials:write");
     let of_credentials = |written: Vec<(String, String)>| {
         written.into_iter().filter(|(table, _)| table.starts_with("credential")).collect::<Vec<_>>()
     };
     assert_eq!(of_credentials(api.written().await), of_credentials(before), "to look stores nothing");
-    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
-    let nobody = admin.get("/ui/credentials/connect?service=google").await;
+    let admin = admin(&api).await;
+    let nobody = admin.post(CONNECT, CONNECT, &[("service", "google")]).await;
     assert_eq!(nobody.status, 400);
     nobody.has("/tenant_id");
-    admin.get("/ui/credentials/connect?service=google&tenant_id=ann").await.has("https://id.example.org/authorize?");
+    let of_ann = [("service", "google"), ("tenant_id", "ann")];
+    admin.post(CONNECT, CONNECT, &of_ann).await.has("https://id.example.org/authorize?");
+    api.admin("POST", "/v1/tenants/ann/disable", None).await.expect(200);
+    assert_eq!(ann.post(CONNECT, CONNECT, &of_ann[..1]).await.status, 403, "a disabled tenant connects nothing");
 }
 
 async fn credential_is_deleted_by_the_form_of_its_page_alone(api: Api) {
@@ -127,7 +132,7 @@ async fn credential_is_deleted_by_the_form_of_its_page_alone(api: Api) {
     assert_eq!((done.status, done.location.as_deref()), (303, Some("/ui/credentials?done=deleted")));
     api.admin("GET", PLACE, None).await.expect(404);
     put(&api).await;
-    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let admin = admin(&api).await;
     let of_ann = format!("{delete}?tenant_id=ann");
     assert_eq!(admin.post(&of_ann, &of_ann, &[]).await.status, 303);
     api.admin("GET", PLACE, None).await.expect(404);
@@ -138,9 +143,11 @@ async fn credential_of_another_tenant_is_not_there(api: Api) {
     let bob = visitor(&api, "bob", &["*"]).await;
     let delete = format!("{PAGE}/delete");
     let named = format!("{PAGE}?tenant_id=ann");
-    for path in [PAGE, &named, &delete, "/ui/credentials/connect?service=google&tenant_id=ann"] {
+    for path in [PAGE, &named, &delete] {
         assert_eq!(bob.get(path).await.status, 404, "{path}");
     }
+    let of_ann = [("service", "google"), ("tenant_id", "ann")];
+    assert_eq!(bob.post("/ui/credentials", CONNECT, &of_ann).await.status, 404);
     bob.get("/ui/credentials").await.lacks("google/work");
     for action in [delete.clone(), format!("{delete}?tenant_id=ann")] {
         assert_eq!(bob.post("/ui/credentials", &action, &[]).await.status, 404, "{action}");

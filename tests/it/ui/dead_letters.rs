@@ -2,8 +2,7 @@
 
 use serde_json::json;
 
-use super::events::address_of;
-use super::visitor::Visitor;
+use super::visitor::{Visitor, served};
 use crate::api::service::{ADMIN, Api, on_both};
 
 on_both! {
@@ -21,7 +20,7 @@ async fn left(api: &Api) -> usize {
 async fn letters_are_shown_by_their_filters_and_to_their_tenant_alone(api: Api) {
     let id = api.dead_letter("ann", "the filter broke <script>alert(1)</script>").await;
     let of_bob = api.dead_letter("bob", "no such thing").await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = Visitor::signed_in(&base, &api.token("ann", &["dead_letters:read"]).await).await;
     let page = ann.get("/ui/dead-letters").await;
     page.has(&format!("/ui/dead-letters/{id}"));
@@ -45,7 +44,7 @@ async fn letters_are_shown_by_their_filters_and_to_their_tenant_alone(api: Api) 
 
 async fn letter_is_replayed_or_after_a_question_dropped(api: Api) {
     let (first, second) = (api.dead_letter("ann", "a").await, api.dead_letter("ann", "b").await);
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let scopes = ["dead_letters:read", "dead_letters:write"];
     let ann = Visitor::signed_in(&base, &api.token("ann", &scopes).await).await;
     let reader = Visitor::signed_in(&base, &api.token("ann", &["dead_letters:read"]).await).await;
@@ -71,7 +70,7 @@ async fn all_that_the_filters_show_are_dealt_with_after_a_page_that_counts_them(
         api.dead_letter("ann", error).await;
     }
     api.dead_letter("bob", "timed out").await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let scopes = ["dead_letters:read", "dead_letters:write"];
     let ann = Visitor::signed_in(&base, &api.token("ann", &scopes).await).await;
     ann.get("/ui/dead-letters?error=timed").await.has("/ui/dead-letters/replay?error=timed");

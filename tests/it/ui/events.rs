@@ -1,25 +1,14 @@
 //! The pages of events: the log, one event with what it did, and publishing by hand.
 
-use reveille::http::server::{self, ServerLimits};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
-use super::visitor::Visitor;
+use super::visitor::{Visitor, served};
 use crate::api::service::{ADMIN, Api, on_both};
 
 on_both! {
     log_is_shown_newest_first_by_its_filters_and_to_its_tenant_alone
     page_of_an_event_says_which_tasks_match_and_which_part_of_another_does_not
     event_is_published_once_and_a_wrong_one_is_shown_again_as_it_was_typed
-}
-
-/// Serves the service of a test until the test ends; answers its address.
-pub async fn address_of(api: &Api) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let base = format!("http://{}", listener.local_addr().expect("an address"));
-    let (limits, metrics, stop) = (ServerLimits::default(), api.metrics.clone(), api.stop.clone());
-    tokio::spawn(server::serve(listener, api.app.clone(), limits, Default::default(), metrics, stop));
-    base
 }
 
 /// Publishes an event of a tenant.
@@ -43,7 +32,7 @@ async fn log_is_shown_newest_first_by_its_filters_and_to_its_tenant_alone(api: A
         publish(&api, tenant, id, json!({})).await;
     }
     publish(&api, "ann", "third-3", json!({ "source": "mail", "data": { "from": "amazon" } })).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = Visitor::signed_in(&base, &api.token("ann", &["events:read"]).await).await;
     let page = ann.get("/ui/events").await;
     assert_eq!(page.status, 200);
@@ -58,6 +47,10 @@ async fn log_is_shown_newest_first_by_its_filters_and_to_its_tenant_alone(api: A
     of_shop.lacks("data-live");
     assert!(of_shop.text.find("first-1") < of_shop.text.find("second-2"), "oldest first");
     ann.get("/ui/events?source=none").await.has("Nothing fits these filters.");
+    ann.get("/ui/events?since=2026-11-21T00:00").await.has("first-1");
+    let before = ann.get("/ui/events?until=2026-11-21T00:00").await;
+    before.has("Nothing fits these filters.");
+    before.lacks("data-live");
     let admin = Visitor::signed_in(&base, ADMIN).await;
     admin.get("/ui/events").await.has("of-bob");
     admin.get("/ui/events?tenant_id=ann").await.lacks("of-bob");
@@ -76,7 +69,7 @@ async fn page_of_an_event_says_which_tasks_match_and_which_part_of_another_does_
     event_task(&api, "Refunds", json!({ "event_type": "refund" })).await;
     let hostile = "<script>alert(1)</script>\u{202e}";
     publish(&api, "ann", "o/1?a", json!({ "data": { "note": hostile, "amount": 50 }, "subject": hostile })).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = Visitor::signed_in(&base, &api.token("ann", &["events:read", "tasks:read"]).await).await;
     let list = ann.get("/ui/events").await;
     list.has("href=\"/ui/events/o%2F1%3Fa?source=shop&amp;tenant_id=ann\"");
@@ -102,7 +95,7 @@ async fn page_of_an_event_says_which_tasks_match_and_which_part_of_another_does_
 }
 
 async fn event_is_published_once_and_a_wrong_one_is_shown_again_as_it_was_typed(api: Api) {
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let scopes = ["events:read", "events:publish", "tasks:read"];
     let ann = Visitor::signed_in(&base, &api.token("ann", &scopes).await).await;
     let page = "/ui/events/publish";
@@ -139,7 +132,7 @@ async fn long_data_is_shown_by_its_beginning_and_whole_where_that_is_asked_for()
     let api = Api::new().await;
     let data = format!("{}the end", "x".repeat(40_000));
     publish(&api, "ann", "long", json!({ "data": data })).await;
-    let base = address_of(&api).await;
+    let base = served(&api).await;
     let ann = Visitor::signed_in(&base, &api.token("ann", &["events:read"]).await).await;
     let page = ann.get("/ui/events/long").await;
     page.lacks("the end");

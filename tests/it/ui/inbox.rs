@@ -5,7 +5,7 @@ use reveille::domain::approval::{ApprovalChoice, Proposal, QuestionKind, ServerA
 use reveille::domain::run::RunState;
 use serde_json::json;
 
-use super::visitor::{Shown, Visitor, served};
+use super::visitor::{Shown, visitor};
 use crate::api::service::{Api, on_both};
 use crate::approvals::harness::{AskingRun, ask, note};
 use crate::approvals::servers::survey;
@@ -27,11 +27,6 @@ fn input() -> Proposal {
     let options = vec![ApprovalChoice::Edit, ApprovalChoice::Cancel];
     let summary = "send_note needs to know: text".into();
     Proposal { kind: QuestionKind::Input, options, arguments: json!({ "room": "lobby" }), summary, ..note() }
-}
-
-async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
-    let token = api.token(tenant, scopes).await;
-    Visitor::signed_in(&served(api).await, &token).await
 }
 
 fn page_of(asked: &AskingRun) -> String {

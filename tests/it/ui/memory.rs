@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::visitor::{Visitor, served};
-use crate::api::service::{ADMIN, Api, on_both};
+use super::visitor::{admin, visitor};
+use crate::api::service::{Api, on_both};
 
 on_both! {
     fact_is_noted_corrected_and_deleted_with_its_earlier_versions_shown
@@ -18,11 +18,6 @@ const HARMLESS: &str = "&lt;script&gt;alert(1)&lt;/script&gt;\u{27e6}U+202E\u{27
 async fn note(api: &Api, tenant: &str, text: &str, collection: &str) -> String {
     let fact = json!({ "tenant_id": tenant, "text": text, "collection": collection });
     api.admin("POST", "/v1/facts", Some(fact)).await.expect(201)["id"].as_str().expect("an id").to_owned()
-}
-
-async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
-    let token = api.token(tenant, scopes).await;
-    Visitor::signed_in(&served(api).await, &token).await
 }
 
 async fn fact_is_noted_corrected_and_deleted_with_its_earlier_versions_shown(api: Api) {
@@ -82,7 +77,7 @@ async fn facts_are_filtered_by_collection_and_words(api: Api) {
     ann.get("/ui/memory?q=coffee").await.has("Nothing fits these filters.");
     ann.get("/ui/memory?collection=A").await.has("/collection");
     // an admin searches one tenant at a time, and is told so
-    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let admin = admin(&api).await;
     admin.get("/ui/memory").await.has("Owns a boat.");
     let refused = admin.get("/ui/memory?q=boat").await;
     assert_eq!(refused.status, 200);
@@ -107,7 +102,7 @@ async fn facts_are_exported_whole(api: Api) {
     assert!(facts.iter().all(|fact| fact["tenant_id"] == "ann"));
     assert_eq!(export("?q=Fact%20200").await[0]["text"], "Fact 200.");
     assert_eq!(export("?q=nothing").await, Vec::<Value>::new());
-    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let admin = admin(&api).await;
     assert_eq!(admin.get("/ui/memory/export").await.status, 422, "it names a tenant");
     admin.get("/ui/memory/export?tenant_id=bob").await.has("Owns a boat.");
     let other = visitor(&api, "ann", &["runs:read"]).await;

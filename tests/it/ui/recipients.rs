@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::visitor::{Visitor, served};
-use crate::api::service::{ADMIN, Api, on_both};
+use super::visitor::{admin, visitor};
+use crate::api::service::{Api, on_both};
 
 on_both! {
     recipient_is_shown_without_its_secret_and_edited_with_faults_by_field
@@ -21,11 +21,6 @@ fn recipient() -> Value {
         "addresses": { "email": "ann@example.org", "webhook": { "url": "https://example.org/in", "secret": SECRET } },
         "fallback": ["webhook", "email"], "quiet_hours": [{ "from": "22:00", "to": "07:00" }],
     })
-}
-
-async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
-    let token = api.token(tenant, scopes).await;
-    Visitor::signed_in(&served(api).await, &token).await
 }
 
 async fn recipient_is_shown_without_its_secret_and_edited_with_faults_by_field(api: Api) {
@@ -80,7 +75,7 @@ async fn recipient_that_is_not_there_is_written_by_those_who_may(api: Api) {
     ann.get(PAGE).await.has("ann@example.org");
     let reader = visitor(&api, "cid", &["recipients:read"]).await;
     assert_eq!(reader.get("/ui/recipients/cid").await.status, 404);
-    let admin = Visitor::signed_in(&served(&api).await, ADMIN).await;
+    let admin = admin(&api).await;
     admin.get("/ui/recipients?tenant_id=cid").await.has("/ui/recipients/cid");
     let odd = "/ui/recipients/a%2Fb";
     assert_eq!(admin.post(odd, &format!("{odd}/edit"), &[("document", document.as_str())]).await.status, 303);

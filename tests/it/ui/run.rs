@@ -224,17 +224,17 @@ async fn run_is_cancelled_and_run_again_from_its_page(api: Api) {
     assert_eq!((cancelled.status, cancelled.location), (303, Some(format!("{here}?done=cancelled"))));
     let page = ann.get(&format!("{here}?done=cancelled")).await;
     page.has("It was cancelled.");
-    page.has("Run again");
+    page.has(">Retry</button>");
     let again = ann.post(&here, &format!("{here}/retry"), &[]).await;
     let new = again.location.expect("the new run");
-    assert!(again.status == 303 && new.ends_with("?done=retried") && !new.starts_with(&here), "{new}");
+    assert!(again.status == 303 && new.ends_with("?done=run_again") && !new.starts_with(&here), "{new}");
     // the chain is told from both ends
     ann.get(&new).await.has(&here);
-    ann.get(&here).await.has(new.trim_end_matches("?done=retried"));
-    assert_eq!(ann.post(&here, &format!("{}/retry", new.trim_end_matches("?done=retried")), &[]).await.status, 409);
+    ann.get(&here).await.has(new.trim_end_matches("?done=run_again"));
+    assert_eq!(ann.post(&here, &format!("{}/retry", new.trim_end_matches("?done=run_again")), &[]).await.status, 409);
     // nobody does it without the permission, or without the form
     let reader = Visitor::signed_in(&base, &api.token("ann", &["runs:read"]).await).await;
-    reader.get(&here).await.lacks("Run again");
+    reader.get(&here).await.lacks(">Retry</button>");
     assert_eq!(reader.post(&here, &format!("{here}/retry"), &[]).await.status, 403);
     let foreign = ann.post(&here, &format!("{here}/retry"), &[("form_token", "another")]).await;
     assert_eq!(foreign.status, 403);

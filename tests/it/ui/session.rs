@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use chrono::TimeDelta;
+use futures::StreamExt;
 use reveille::base::id::Scope;
 use reveille::base::token::{TokenHash, TokenKind, TokenText, bearer_secret};
 use reveille::http::in_process::InProcessApi;
@@ -26,6 +27,8 @@ on_both! {
     token_signs_in_until_its_holder_signs_out
     wrong_tokens_are_refused_and_too_many_of_an_address_are_not_looked_at
     session_ends_after_an_hour_without_a_request_and_after_twelve_in_all
+    session_that_only_its_page_uses_ends_after_an_hour
+    stream_ends_soon_after_its_session
     session_ends_at_once_with_its_token
     session_of_another_admin_token_than_the_configured_one_is_none
     link_signs_in_once_and_to_look_at_it_changes_nothing
@@ -36,6 +39,8 @@ on_both! {
     disabled_tenant_looks_and_changes_nothing
 }
 
+/// How long a stream may take to end on a loaded machine with two cores.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// A form as a page of ours sends it.
 const OURS: [(&str, &str); 2] = [("origin", "null"), ("sec-fetch-site", "same-origin")];
 
@@ -184,6 +189,67 @@ async fn session_ends_after_an_hour_without_a_request_and_after_twelve_in_all(ap
     assert!(is_signed_in(&api, &busy).await);
     api.advance(1);
     assert!(!is_signed_in(&api, &busy).await, "twelve hours in all");
+}
+
+async fn session_that_only_its_page_uses_ends_after_an_hour(api: Api) {
+    let token = api.token("ann", &["tasks:read", "events:read"]).await;
+    let cookie = sign_in(&api, &token).await;
+    for _ in 0..2 {
+        api.advance(29 * 60);
+        let by_itself = Request::get("/ui/tasks").header("x-reveille-live", "1").header(header::COOKIE, &cookie);
+        answer(&api, by_itself.body(Body::empty()).expect("a request")).await.expect(200);
+        drop(stream(&api, &cookie).await);
+    }
+    api.advance(2 * 60);
+    assert!(!is_signed_in(&api, &cookie).await, "nobody has asked for anything for an hour");
+}
+
+/// The stream of the bus, as the script opens it.
+async fn stream(api: &Api, cookie: &str) -> axum::body::BodyDataStream {
+    let request = Request::get("/ui/events/live").header(header::COOKIE, cookie);
+    let request = request.header(header::ACCEPT, "text/event-stream").body(Body::empty()).expect("a request");
+    let answer = api.app.clone().oneshot(request).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    answer.into_body().into_data_stream()
+}
+
+async fn stream_ends_soon_after_its_session(api: Api) {
+    let token = api.token("ann", &["tasks:read", "events:read"]).await;
+    let (one, other) = (sign_in(&api, &token).await, sign_in(&api, &token).await);
+    let (mut ended, mut open) = (stream(&api, &one).await, stream(&api, &other).await);
+    sign_out(&api, &one).await.expect(303);
+    let rest = async { while ended.next().await.is_some() {} };
+    tokio::time::timeout(PATIENCE, rest).await.expect("a stream without a session ends");
+    let body = json!({ "tenant_id": "ann", "source": "mail", "type": "new" });
+    api.admin("POST", "/v1/events", Some(body)).await.expect(202);
+    let told = async {
+        let mut text = String::new();
+        while !text.contains("event: event") {
+            let part = open.next().await.expect("the stream of the other session goes on").expect("a part");
+            text.push_str(std::str::from_utf8(&part).expect("UTF-8"));
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("the event is told");
+}
+
+#[tokio::test]
+async fn browser_that_signs_in_anew_has_one_session() {
+    let api = Api::new().await;
+    let first = sign_in(&api, ADMIN).await;
+    let path = link(&api, ADMIN).await;
+    let second = set_cookie(&send(&api, &path, &first, &[], &OURS).await.expect(303)).0;
+    assert_ne!(first, second);
+    assert!(is_signed_in(&api, &second).await && !is_signed_in(&api, &first).await);
+}
+
+#[tokio::test]
+async fn form_that_signs_in_is_read_at_its_longest_and_refused_one_byte_beyond_it() {
+    let api = Api::new().await;
+    let of_length = |length: usize| format!("token={}", "x".repeat(length - "token=".len()));
+    for (length, status) in [(16_384, 401), (16_385, 413)] {
+        let request = Request::post("/ui/login").header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        answer(&api, request.body(Body::from(of_length(length))).expect("a request")).await.expect(status);
+    }
 }
 
 async fn session_ends_at_once_with_its_token(api: Api) {

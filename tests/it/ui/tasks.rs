@@ -1,14 +1,12 @@
 //! The pages of tasks: the list, one task with its past and future, why it did not fire, its editor and its buttons.
 
 use reveille::base::id::Scope;
-use reveille::http::server::{self, ServerLimits};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::visitor::{Shown, Visitor};
-use crate::api::service::{ADMIN, Api, daily_of, on_both};
+use super::visitor::{Shown, admin, visitor};
+use crate::api::service::{Api, daily_of, on_both};
 
 on_both! {
     list_shows_trigger_last_run_and_next_fire_of_the_reader_s_tasks_alone
@@ -25,24 +23,6 @@ on_both! {
     pipeline_of_a_draft_is_tried_with_a_sample
     draft_is_saved_or_shown_again_with_its_faults
     edit_of_an_older_version_keeps_what_was_typed
-}
-
-/// The service at an address of its own, as long as the test goes on.
-async fn base(api: &Api) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let base = format!("http://{}", listener.local_addr().expect("an address"));
-    let (metrics, stop) = (api.metrics.clone(), api.stop.clone());
-    tokio::spawn(server::serve(listener, api.app.clone(), ServerLimits::default(), Default::default(), metrics, stop));
-    base
-}
-
-async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
-    let token = api.token(tenant, scopes).await;
-    Visitor::signed_in(&base(api).await, &token).await
-}
-
-async fn admin(api: &Api) -> Visitor {
-    Visitor::signed_in(&base(api).await, ADMIN).await
 }
 
 /// Makes a task; answers its id.
@@ -212,7 +192,7 @@ async fn task_is_deleted_after_a_second_question(api: Api) {
     let place = format!("/ui/tasks/{id}/delete");
     let question = ann.get(&place).await;
     question.has("Morning mail");
-    question.has("Keep it");
+    question.has("Leave it as it is");
     assert_eq!(stored(&api, &id).await["status"], "active");
     leads_to(&ann.post(&place, &place, &[]).await, "/ui/tasks?done=deleted");
     is_shown(&ann.get(&format!("/ui/tasks/{id}")).await, 404);

@@ -16,6 +16,7 @@ on_both! {
     part_without_its_permission_says_so_and_the_others_are_shown
     new_service_says_what_to_do_next_until_there_is_a_task
     stop_switch_is_told_of_with_its_reason_as_text
+    task_that_stands_still_is_told_of_with_its_reason_and_to_its_tenant_alone
 }
 
 /// The service of a test with its dashboard.
@@ -135,6 +136,19 @@ async fn stop_switch_is_told_of_with_its_reason_as_text(api: Api) {
     ann.get("/ui").await.lacks("/ui/budgets/switch");
 }
 
+async fn task_that_stands_still_is_told_of_with_its_reason_and_to_its_tenant_alone(api: Api) {
+    let site = ServedDashboard::of(api).await;
+    let made = site.api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
+    let place = format!("/v1/tasks/{}/pause", made["id"].as_str().unwrap());
+    let ann = site.of_tenant("ann", &["*"]).await;
+    ann.get("/ui").await.has("No task was paused or disabled for a reason.");
+    site.api.admin("POST", &place, Some(json!({ "reason": "<b>its inbox is full</b>" }))).await.expect(200);
+    let page = ann.get("/ui").await;
+    page.has("&lt;b&gt;its inbox is full&lt;/b&gt;");
+    page.has("href=\"/ui/tasks?status=paused\"");
+    site.of_tenant("bob", &["*"]).await.get("/ui").await.lacks("its inbox is full");
+}
+
 #[tokio::test]
 async fn credential_that_is_broken_is_told_of_until_it_is_saved_anew() {
     let site = ServedDashboard::of(Api::new().await).await;
@@ -145,7 +159,9 @@ async fn credential_that_is_broken_is_told_of_until_it_is_saved_anew() {
     ann.get("/ui").await.has("Every credential can be used.");
     site.api.plant("update credentials set status = 'needs_consent', status_reason = 'it was revoked'").await;
     let broken = ann.get("/ui").await;
-    broken.has("google/work");
+    broken.has("href=\"/ui/credentials/google/work\"");
+    ann.get("/ui/credentials?status=needs_consent").await.has("google/work");
+    ann.get("/ui/credentials?status=active").await.lacks("google/work");
     broken.has("it was revoked");
     broken.lacks("a canary");
     site.api.admin("PUT", place, Some(credential)).await.expect(200);

@@ -22,7 +22,7 @@ async fn usage_is_drawn_and_told_in_a_table_by_each_key(api: Api) {
         by_day.has(text);
     }
     by_day.has("<td class=\"number\" data-label=\"Tokens read\">200</td>");
-    by_day.has("<td class=\"number\" data-label=\"Money\">$0.00150</td>");
+    by_day.has("<td class=\"number\" data-label=\"Cost\">$0.00150</td>");
     by_day.has("<title>2026-11-20: 0</title>");
     by_day.has("2026-10-23 to 2026-11-21");
     by_day.lacks("style=");

@@ -8,7 +8,7 @@ use reveille::ports::egress::operator_client;
 use tokio::net::TcpListener;
 use url::form_urlencoded::Serializer;
 
-use crate::api::service::Api;
+use crate::api::service::{ADMIN, Api};
 
 /// How long an answer may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,6 +20,17 @@ pub async fn served(api: &Api) -> String {
     let (limits, proxies, metrics) = (ServerLimits::default(), Default::default(), api.metrics.clone());
     tokio::spawn(server::serve(listener, api.app.clone(), limits, proxies, metrics, api.stop.clone()));
     format!("http://{address}")
+}
+
+/// Somebody with a token of this tenant with these permissions, signed in.
+pub async fn visitor(api: &Api, tenant: &str, scopes: &[&str]) -> Visitor {
+    let token = api.token(tenant, scopes).await;
+    Visitor::signed_in(&served(api).await, &token).await
+}
+
+/// The operator, signed in.
+pub async fn admin(api: &Api) -> Visitor {
+    Visitor::signed_in(&served(api).await, ADMIN).await
 }
 
 /// A browser that is signed in.

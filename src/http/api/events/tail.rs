@@ -61,7 +61,8 @@ pub async fn stream_events(
         Some(id) => id.to_str().map_err(|_| unknown_id())?.to_owned(),
         None => state.bus.end(&scope).await.map_err(|error| of_bus(error, "event"))?,
     };
-    let filter = LogFilter { source, kind, order: LogOrder::Oldest, after: Some(seen), limit: EVENTS_AT_ONCE };
+    let (order, after) = (LogOrder::Oldest, Some(seen));
+    let filter = LogFilter { source, kind, order, after, limit: EVENTS_AT_ONCE, ..LogFilter::default() };
     let (outbox, behind, failed) = (VecDeque::new(), false, false);
     let mut tail = Tail { state, caller, scope, filter, published, outbox, behind, failed };
     // a wrong id is told before the stream begins

@@ -18,7 +18,7 @@ pub struct RunSummary {
     /// The task that it is a run of; `null` for a chat run.
     #[schema(required)]
     pub task_id: Option<Uuid>,
-    /// The name that its task has now; `null` where the task was deleted.
+    /// The name that its task has now, of a chat run the title of its conversation; `null` where it was deleted.
     #[schema(required)]
     pub task_name: Option<String>,
     /// The tenant for whom it is.
@@ -77,11 +77,11 @@ pub struct RunSummary {
 
 impl RunSummary {
     /// Shows a run of a list, with the name of its task among these.
-    pub fn of(summary: store::RunOverview, names: &HashMap<Uuid, String>) -> RunSummary {
+    pub fn of(summary: store::RunOverview, names: &HashMap<Uuid, store::TaskName>) -> RunSummary {
         let store::RunOverview { run, input_bytes, output_bytes } = summary;
         RunSummary {
             id: run.id,
-            task_name: run.task_id.and_then(|task| names.get(&task).cloned()),
+            task_name: run.task_id.and_then(|task| names.get(&task)).map(|task| task.name.clone()),
             task_id: run.task_id,
             tenant_id: run.tenant_id,
             fire_key: run.fire_key,

@@ -6,8 +6,8 @@ use serde::Serialize;
 use crate::base::token::Permission;
 use crate::domain::budget::day_of;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Items, Json, NamePage, Query};
-use crate::store::{RowPage, UsageFilter, UsageGroup, UsageSum};
+use crate::http::request::{Call, ForwardPage, Items, Json, NamePage, Query};
+use crate::store::{RowPage, UsageFilter, UsageGroup, UsageOrder, UsageSum};
 
 /// Days that are added up where no first day is named.
 const USUAL_DAYS: i64 = 30;
@@ -69,9 +69,9 @@ impl From<UsageSum> for UsageView {
 
 /// Read usage
 ///
-/// Adds up what runs have used of models and tools, in the order of the keys. A token of a tenant sees its own; an
-/// admin token that names no tenant sees all. What a run uses is counted when its execution ends, or waits; days are in
-/// UTC and kept for 400 days, longer than the runs.
+/// Adds up what runs have used of models and tools, in the order of the keys or the largest first. A token of a tenant
+/// sees its own; an admin token that names no tenant sees all. What a run uses is counted when its execution ends, or
+/// waits; days are in UTC and kept for 400 days, longer than the runs.
 #[utoipa::path(get, path = "/v1/stats/usage", tag = "operations", security(("bearer" = ["stats:read"])),
     params(
         ("by" = Option<UsageGroup>, Query, description = "What is added up apart; by day where nothing is said"),
@@ -80,6 +80,7 @@ impl From<UsageSum> for UsageView {
             where it is absent"),
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("task_id" = Option<Uuid>, Query, description = "This task's only"),
+        ("order" = Option<UsageOrder>, Query, description = "Which come first; absent: by their keys"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<UsageView>)))]
 pub async fn get_usage(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<UsageView>>, ApiError> {
@@ -88,12 +89,30 @@ pub async fn get_usage(Call(state, caller): Call, mut query: Query) -> Result<Js
     let (filter, page) = filter(query, day_of(state.clock.now()))?;
     let scope = caller.narrow_scope(tenant.as_deref())?;
     let rows = state.store.usage_sums(&scope, &filter).await?;
-    let found = RowPage { rows, is_cut: false, behind: None };
-    Ok(Json(page.items(found, |sum| &sum.key).map(UsageView::from)))
+    Ok(Json(page.items(rows, filter.skip).map(UsageView::from)))
+}
+
+/// The page that is asked for, in the order of the sums.
+enum UsagePage {
+    ByKey(NamePage),
+    Largest(ForwardPage),
+}
+
+impl UsagePage {
+    /// The page out of what the store answered, of which the first has this number.
+    fn items(&self, rows: Vec<UsageSum>, first: i64) -> Items<UsageSum> {
+        match self {
+            UsagePage::ByKey(page) => page.items(RowPage { rows, is_cut: false, behind: None }, |sum| &sum.key),
+            UsagePage::Largest(page) => {
+                let rows: Vec<(i64, UsageSum)> = (first..).zip(rows).collect();
+                page.items(RowPage { rows, is_cut: false, behind: None }, |(number, _)| *number).map(|(_, sum)| sum)
+            }
+        }
+    }
 }
 
 /// Reads everything but the tenant.
-fn filter(mut query: Query, today: NaiveDate) -> Result<(UsageFilter, NamePage), ApiError> {
+fn filter(mut query: Query, today: NaiveDate) -> Result<(UsageFilter, UsagePage), ApiError> {
     let by = query.word("by", &UsageGroup::ALL.map(|by| (by.as_str(), by))).unwrap_or(UsageGroup::Day);
     let until = day(&mut query, "until").unwrap_or_else(|| today + TimeDelta::days(1));
     let from = day(&mut query, "from").unwrap_or_else(|| earlier(until, USUAL_DAYS));
@@ -101,13 +120,23 @@ fn filter(mut query: Query, today: NaiveDate) -> Result<(UsageFilter, NamePage),
         query.fault("from", format!("must be from 1 to {MOST_DAYS} days before `until`, which is {until}"));
     }
     let task_id = query.id("task_id");
-    let page = NamePage::of(&mut query);
-    if page.after.as_deref().is_some_and(|after| !by.takes(after)) {
+    let order = query.word("order", &UsageOrder::ALL.map(|order| (order.as_str(), order))).unwrap_or_default();
+    let (page, after, skip, limit) = match order {
+        UsageOrder::Key => {
+            let page = NamePage::of(&mut query);
+            let (after, limit) = (page.after.clone(), page.fetch());
+            (UsagePage::ByKey(page), after, 0, limit)
+        }
+        UsageOrder::Largest => {
+            let page = ForwardPage::of(&mut query);
+            (UsagePage::Largest(page), None, page.from, page.fetch())
+        }
+    };
+    if after.as_deref().is_some_and(|after| !by.takes(after)) {
         query.fault("cursor", "must be the next_cursor of an earlier answer to the same question");
     }
     query.done()?;
-    let filter = UsageFilter { by, from, until, task_id, after: page.after.clone(), limit: page.fetch() };
-    Ok((filter, page))
+    Ok((UsageFilter { by, from, until, task_id, order, after, skip, limit }, page))
 }
 
 /// A day.
@@ -141,5 +170,20 @@ mod tests {
         }
         assert!(filter(Query::parse("by=task&cursor=eA"), today).is_err(), "`x` is no id of a task");
         assert!(filter(Query::parse("by=tool&cursor=eA"), today).is_ok());
+        assert!(filter(Query::parse("by=tool&order=largest&cursor=eA"), today).is_err(), "`x` is no number");
+    }
+
+    #[test]
+    fn pages_of_the_largest_go_on_behind_as_many_as_were_shown() {
+        let today = NaiveDate::from_ymd_opt(2026, 12, 24).unwrap();
+        let sum = |key: &str| UsageSum { key: key.to_owned(), ..UsageSum::default() };
+        let (first, page) = filter(Query::parse("by=task&order=largest&limit=2"), today).unwrap();
+        assert_eq!((first.order, first.skip, first.limit), (UsageOrder::Largest, 0, 3));
+        let items = page.items(["c", "a", "b"].map(sum).into(), first.skip);
+        assert_eq!(items.items, ["c", "a"].map(sum));
+        let next = format!("by=task&order=largest&limit=2&cursor={}", items.next_cursor.unwrap());
+        let (second, page) = filter(Query::parse(&next), today).unwrap();
+        assert_eq!(second.skip, 2);
+        assert_eq!(page.items(vec![sum("b")], second.skip).next_cursor, None);
     }
 }

@@ -31,15 +31,17 @@ pub fn routes() -> Router<HttpState> {
     Router::new().route("/ui/assets/{hash}/{name}", get(show_asset))
 }
 
-async fn show_asset(Path((_, name)): Path<(String, String)>) -> Response {
+async fn show_asset(Path((asked, name)): Path<(String, String)>) -> Response {
     let (kind, text) = match name.as_str() {
         "dashboard.css" => ("text/css; charset=utf-8", STYLE),
         "dashboard.js" => ("text/javascript; charset=utf-8", SCRIPT),
         _ => return StatusCode::NOT_FOUND.into_response(),
     };
+    // an instance of another version may have made the page: its file must not be taken for this one
+    let kept = if asked == hash(text) { "public, max-age=31536000, immutable" } else { "no-store" };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable")),
+        (header::CACHE_CONTROL, HeaderValue::from_static(kept)),
     ];
     (headers, text).into_response()
 }
@@ -55,6 +57,16 @@ mod tests {
     #[test]
     fn script_of_our_own_has_at_most_300_lines() {
         assert!(SCRIPT.lines().count() <= 300, "{}", SCRIPT.lines().count());
+    }
+
+    #[tokio::test]
+    async fn file_is_kept_under_the_address_of_its_content_alone() {
+        let kept = async |asked: String| {
+            let answer = show_asset(Path((asked, "dashboard.js".to_owned()))).await;
+            answer.headers()[header::CACHE_CONTROL].to_str().unwrap().to_owned()
+        };
+        assert!(kept(hash(SCRIPT)).await.contains("immutable"));
+        assert_eq!(kept(hash("of another version")).await, "no-store");
     }
 
     #[test]

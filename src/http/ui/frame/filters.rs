@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use crate::base::template::html::{MarkupPlace, escape_html};
 use crate::base::unicode_safety::escape_hidden;
+use crate::http::ui::frame::text::{beginning_of, readable};
 
 /// In the place of a value that is not there.
 const NONE: &str = "–";
@@ -151,8 +152,7 @@ fn size(bytes: f64) -> String {
 fn pretty(value: &Json) -> String {
     match value {
         Json::Null => NONE.to_owned(),
-        Json::String(text) => text.clone(),
-        value => serde_json::to_string_pretty(value).unwrap_or_default(),
+        value => readable(value),
     }
 }
 
@@ -180,9 +180,9 @@ fn badge(word: &str) -> Value {
 /// The beginning of a text, on one line.
 fn cut(text: &str, most: usize) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+    match beginning_of(&text, most) {
+        (shown, true) => format!("{shown}…"),
+        (_, false) => text,
     }
 }
 

@@ -5,8 +5,11 @@
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use serde_json::Value;
 
+use crate::base::compute::steps_to_parse;
 use crate::http::HttpState;
+use crate::http::error::ApiError;
 use crate::http::pages::approve::origin::{is_form, is_own};
 use crate::http::request::JsonBody;
 use crate::http::ui::frame::failure::UiError;
@@ -18,6 +21,8 @@ use crate::http::ui::frame::visit::Visit;
 const TOKEN: &str = "form_token";
 /// The field with the key by which a form takes effect once.
 const KEY: &str = "key";
+/// Most fields of a form: that of a page of approvals has the most, and has no room for so many.
+const MOST_FIELDS: usize = 10_000;
 
 /// The fields of a form, and who has sent it.
 pub struct UiForm {
@@ -36,10 +41,11 @@ impl FromRequest<HttpState> for UiForm {
         }
         let visit =
             <Visit as axum::extract::FromRequestParts<HttpState>>::from_request_parts(&mut parts, state).await?;
-        let body = JsonBody::from_request(Request::from_parts(parts, body), state).await;
-        let body = body.map_err(|error| UiError::from(error).into_response())?;
-        let fields = url::form_urlencoded::parse(body.bytes()).map(|(name, value)| (name.into_owned(), lines(&value)));
-        let form = UiForm { visit, fields: fields.collect() };
+        let refused = |error: ApiError| UiError::from(error).into_response();
+        let body = JsonBody::from_request(Request::from_parts(parts, body), state).await.map_err(refused)?;
+        let body = body.in_name_of(visit.caller.computes_for());
+        let fields = body.read_by(|sent| read(sent.bytes())).await.map_err(refused)?;
+        let form = UiForm { visit, fields };
         match form.get(TOKEN).is_some_and(|token| is_form_token(form.visit.session(), token)) {
             true => Ok(form),
             false => Err(foreign().into_response()),
@@ -71,6 +77,17 @@ impl UiForm {
         self.get(name).unwrap_or_default()
     }
 
+    /// The JSON that was typed into a field, or where it is none and why; `None`: nothing was typed.
+    ///
+    /// # Errors
+    /// It can't be read now.
+    pub async fn json(&self, name: &str) -> Result<Option<Result<Value, String>>, UiError> {
+        let Some(text) = self.get(name).filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+        let (steps, text) = (steps_to_parse(text.len()), text.to_owned());
+        let work = move || serde_json::from_str(&text).map_err(|error| error.to_string());
+        Ok(Some(self.visit.compute(steps, work).await?))
+    }
+
     /// The fields of a page, as they were sent: without those of the frame.
     pub fn own_fields(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.fields.iter().filter(|(name, _)| name != TOKEN && name != KEY);
@@ -89,7 +106,30 @@ impl UiForm {
     }
 }
 
+/// The fields of a form, in their order.
+fn read(sent: &[u8]) -> Result<Vec<(String, String)>, ApiError> {
+    let fields = url::form_urlencoded::parse(sent).take(MOST_FIELDS + 1);
+    let fields: Vec<_> = fields.map(|(name, value)| (name.into_owned(), lines(&value))).collect();
+    match fields.len() {
+        ..=MOST_FIELDS => Ok(fields),
+        _ => Err(ApiError::invalid("", format!("a form has at most {MOST_FIELDS} fields"))),
+    }
+}
+
 /// Line ends as forms have them become those of texts.
 fn lines(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn form_is_taken_with_its_most_fields_and_refused_with_one_more() {
+        let sent = |count: usize| "a=b&".repeat(count);
+        assert_eq!(read(sent(MOST_FIELDS).as_bytes()).map(|fields| fields.len()).ok(), Some(MOST_FIELDS));
+        assert!(matches!(read(sent(MOST_FIELDS + 1).as_bytes()), Err(ApiError::Invalid(_))));
+        assert_eq!(read(b"a=1%0D%0A2&a=").ok(), Some(vec![("a".into(), "1\n2".into()), ("a".into(), String::new())]));
+    }
 }

@@ -28,6 +28,8 @@ use crate::http::ui::frame::session::{self, HOME, LOGIN, is_own_page};
 use crate::http::ui::frame::visit::Visit;
 use crate::store::StoredLoginLink;
 
+/// Most bytes of a form that signs in: anybody may send one, and it holds a token and an address.
+const FORM_BYTES: usize = 16_384;
 /// Where a request was begun, as browsers say it.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -69,7 +71,7 @@ async fn sign_in(
     body: Result<JsonBody, ApiError>,
 ) -> UiResult {
     refuse_foreign(&headers, &state)?;
-    let mut form = Query::of_form(&String::from_utf8_lossy(body?.bytes()));
+    let mut form = fields_of(body)?;
     let next = form.text("next").filter(|next| is_own_page(next));
     let page = LoginPage { next: next.as_deref(), ..LoginPage::default() };
     let Some(token) = form.text("token") else {
@@ -78,7 +80,7 @@ async fn sign_in(
     };
     let address = peer.map(|Extension(Peer(address))| address);
     match identify(&state, address, token.trim()).await {
-        Ok(caller) => signed_in(&state, &caller, next.as_deref()).await,
+        Ok(caller) => signed_in(&state, &headers, &caller, next.as_deref()).await,
         Err(ApiError::Unauthorized(why)) => {
             let fault = Some(format!("You are not signed in: {why}."));
             shown(StatusCode::UNAUTHORIZED, &LoginPage { fault, ..page })
@@ -108,7 +110,7 @@ async fn spend_link(
     body: Result<JsonBody, ApiError>,
 ) -> UiResult {
     refuse_foreign(&headers, &state)?;
-    let mut form = Query::of_form(&String::from_utf8_lossy(body?.bytes()));
+    let mut form = fields_of(body)?;
     let next = form.text("next").filter(|next| is_own_page(next));
     let hash = good_link(&state, &code).await?;
     let spent = state.store.spend_login_link(hash.as_bytes(), state.clock.now()).await.map_err(ApiError::from)?;
@@ -117,7 +119,7 @@ async fn spend_link(
     let token = TokenHash::stored(&spent).ok_or_else(|| UiError::internal("a stored hash of a token is none"))?;
     let address = peer.map(|Extension(Peer(address))| address);
     match caller_of(&state, &token, address).await {
-        Ok(caller) => signed_in(&state, &caller, next.as_deref()).await,
+        Ok(caller) => signed_in(&state, &headers, &caller, next.as_deref()).await,
         Err(ApiError::Unauthorized(why)) => {
             let sentence = format!("It stands for a token, and {why}.");
             Err(UiError::new(StatusCode::GONE, "This link is good no more", &sentence))
@@ -133,8 +135,14 @@ async fn sign_out(form: UiForm) -> UiResult {
     Ok(response)
 }
 
-/// Leads a person who has a session from now on to a page.
-async fn signed_in(state: &HttpState, caller: &AuthenticatedCaller, next: Option<&str>) -> UiResult {
+/// Leads a person who has a session from now on to a page. The one that their browser had before ends.
+async fn signed_in(
+    state: &HttpState,
+    headers: &HeaderMap,
+    caller: &AuthenticatedCaller,
+    next: Option<&str>,
+) -> UiResult {
+    session::end_shown(state, headers).await?;
     let cookie = session::begin(state, caller).await?;
     let mut response = secured(Redirect::to(next.unwrap_or(HOME)).into_response());
     response.headers_mut().append(header::SET_COOKIE, cookie);
@@ -166,6 +174,15 @@ async fn good_link(state: &HttpState, code: &str) -> Result<TokenHash, UiError> 
 fn used() -> UiError {
     let sentence = "A link signs in once. `reveille ui` makes a new one.";
     UiError::new(StatusCode::GONE, "This link was used", sentence)
+}
+
+/// The fields of a form that signs in.
+fn fields_of(body: Result<JsonBody, ApiError>) -> Result<Query, UiError> {
+    let body = body?;
+    match body.bytes().len() {
+        ..=FORM_BYTES => Ok(Query::of_form(&String::from_utf8_lossy(body.bytes()))),
+        _ => Err(ApiError::TooLarge { limit: FORM_BYTES }.into()),
+    }
 }
 
 /// Refuses a form that no page of ours has sent.

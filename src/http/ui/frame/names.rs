@@ -2,24 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use futures::future::join_all;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
+use crate::base::token::Permission;
 use crate::http::ui::frame::visit::Visit;
 
-/// Tasks that are looked up for one page: a page shows few names and must be fast.
-const MOST: usize = 24;
-
-/// `{id: name}` of the tasks that rows name as `task_id`. A task that is gone, that the reader may not see, or that
-/// comes behind the first 24 has none.
+/// `{id: name}` of the tasks that rows name as `task_id`, as [`names_of`] has them.
 pub async fn task_names<'r>(visit: &Visit, rows: impl Iterator<Item = &'r Value>) -> Value {
-    let ids: BTreeSet<&str> = rows.filter_map(|row| row["task_id"].as_str()).collect();
-    let ids: Vec<String> = ids.into_iter().take(MOST).map(str::to_owned).collect();
-    let found = join_all(ids.into_iter().map(|id| name_of(visit, id))).await;
-    Value::Object(found.into_iter().flatten().collect::<Map<String, Value>>())
+    let ids: Vec<&str> = rows.filter_map(|row| row["task_id"].as_str()).collect();
+    Value::Object(names_of(visit, &ids).await)
 }
 
-async fn name_of(visit: &Visit, id: String) -> Option<(String, Value)> {
-    let mut task = visit.get(&["v1", "tasks", &id], &[]).await.ok()?;
-    Some((id, task["name"].take()))
+/// The name of each of these tasks by its id. A conversation, a task that is gone, and one that the reader may not see
+/// have none.
+pub async fn names_of(visit: &Visit, ids: &[&str]) -> Map<String, Value> {
+    if !visit.holds(Permission::TasksRead) {
+        return Map::new();
+    }
+    let ids: BTreeSet<Uuid> = ids.iter().filter_map(|id| id.parse().ok()).collect();
+    let ids: Vec<Uuid> = ids.into_iter().collect();
+    match visit.state.store.task_names(&visit.caller.scope, &ids).await {
+        Ok(found) => {
+            let tasks = found.into_iter().filter(|(_, task)| !task.is_conversation);
+            tasks.map(|(id, task)| (id.to_string(), task.name.into())).collect()
+        }
+        Err(error) => {
+            tracing::debug!(%error, "the names of tasks can't be read now: rows are shown without them");
+            Map::new()
+        }
+    }
 }

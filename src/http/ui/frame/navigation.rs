@@ -38,7 +38,7 @@ const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
 ];
 
 /// Words by which an address says what was just done, each with its sentence.
-const DONE: [(&str, &str); 30] = [
+const DONE: [(&str, &str); 31] = [
     ("accepted", "The tool’s definition is accepted."),
     ("added", "It was added."),
     ("all_dropped", "The dead letters were dropped."),
@@ -63,6 +63,7 @@ const DONE: [(&str, &str); 30] = [
     ("resumed", "It goes on."),
     ("retried", "It will be tried again."),
     ("revoked", "It was revoked."),
+    ("run_again", "The run was retried. This is the new run."),
     ("saved", "Your changes were saved."),
     ("sent", "It was sent."),
     ("signed-out", "You are signed out."),

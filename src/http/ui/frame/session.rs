@@ -2,21 +2,25 @@
 //!
 //! The cookie holds a secret of 256 bits of chance, and the database its hash. Nobody guesses one, so those that are
 //! wrong are not counted against their address. Each request looks the token up by its hash: a session ends with its
-//! token at once, and whatever changes in the token goes for its sessions.
+//! token at once, and whatever changes in the token goes for its sessions. A session that nobody uses ends: what a page
+//! asks for by itself, while its stream tells of news, is no use of it.
 
-use axum::http::header::COOKIE;
+use std::time::Duration;
+
+use axum::http::header::{ACCEPT, COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use chrono::{DateTime, TimeDelta, Utc};
 use url::form_urlencoded::byte_serialize;
 
+use crate::base::clock;
 use crate::base::token::{TokenHash, bearer_secret, is_bearer_secret};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::AuthenticatedCaller;
 use crate::http::request::auth::caller_of;
 use crate::http::server::Peer;
-use crate::store::UiSession;
+use crate::store::{StoreError, UiSession};
 
 /// Name of the cookie.
 const NAME: &str = "reveille_session";
@@ -34,8 +38,15 @@ pub const HOME: &str = "/ui";
 pub const LOGIN: &str = "/ui/login";
 /// The use of a request, as browsers say it.
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+/// Marks a request that a page makes by itself, as the script sends it.
+const BY_ITSELF: HeaderName = HeaderName::from_static("x-reveille-live");
+/// The media type of streams, which pages open by themselves.
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+/// How often it is looked whether a session has ended that a stream belongs to.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A signed-in person.
+#[derive(Clone)]
 pub struct DashboardSession {
     /// As their token has it.
     pub caller: AuthenticatedCaller,
@@ -58,9 +69,34 @@ pub async fn signed_in(parts: &Parts, state: &HttpState) -> Result<Option<Dashbo
         Err(ApiError::Unauthorized(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
-    note_request(state, &hash, &stored, now).await;
+    if is_by_person(&parts.headers) {
+        note_request(state, &hash, &stored, now).await;
+    }
     let form_token = state.vault.tag(FORM, &hex::encode(hash.as_bytes()));
     Ok(Some(DashboardSession { caller, form_token, ends_at: stored.ends_at, hash }))
+}
+
+impl DashboardSession {
+    /// Whether nobody has ended the session by now, and its time is not over.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn is_still_open(&self, state: &HttpState) -> Result<bool, StoreError> {
+        let stored = state.store.find_ui_session(self.hash.as_bytes()).await?;
+        Ok(stored.is_some_and(|stored| is_open(&stored, state.clock.now())))
+    }
+
+    /// Ends soon after the session has: for streams.
+    pub async fn ended(self, state: HttpState) {
+        loop {
+            clock::pause(LOOK).await;
+            match self.is_still_open(&state).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => tracing::warn!(%error, "can't ask for the session of who follows a stream"),
+            }
+        }
+    }
 }
 
 /// Address of the page on which one signs in; of a page that is read, it leads back to it.
@@ -85,7 +121,9 @@ pub fn is_own_page(address: &str) -> bool {
     let path = address.split('?').next().unwrap_or_default();
     let is_below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let is_plain = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    is_plain && !path.contains("//") && !path.contains("..") && is_below(HOME) && !is_below(LOGIN)
+    // browsers read `%2e` as a dot where a segment has nothing but dots
+    let leads_up = path.split('/').any(|segment| segment.to_ascii_lowercase().replace("%2e", ".") == "..");
+    is_plain && !path.contains("//") && !path.contains("..") && !leads_up && is_below(HOME) && !is_below(LOGIN)
 }
 
 /// Begins a session of a token, and answers its cookie. It ends with the token at the latest.
@@ -105,6 +143,17 @@ pub async fn begin(state: &HttpState, caller: &AuthenticatedCaller) -> Result<He
     cookie(&secret, "", &state.settings.public_url())
 }
 
+/// Ends the session of the cookie that a browser shows, if there is one: it is about to have another.
+///
+/// # Errors
+/// The database is away.
+pub async fn end_shown(state: &HttpState, headers: &HeaderMap) -> Result<(), ApiError> {
+    match shown_hash(headers) {
+        Some(hash) => Ok(state.store.end_ui_session(hash.as_bytes()).await?),
+        None => Ok(()),
+    }
+}
+
 /// Ends a session, and answers what takes the cookie away.
 ///
 /// # Errors
@@ -116,6 +165,12 @@ pub async fn end(state: &HttpState, session: &DashboardSession) -> Result<Header
 
 fn is_open(stored: &UiSession, now: DateTime<Utc>) -> bool {
     now < stored.ends_at && now < stored.seen_at + IDLE
+}
+
+/// Whether a person has asked for it, and not a page by itself.
+fn is_by_person(headers: &HeaderMap) -> bool {
+    let is_stream = headers.get(ACCEPT).is_some_and(|kind| kind.as_bytes() == EVENT_STREAM);
+    !is_stream && !headers.contains_key(BY_ITSELF)
 }
 
 /// Notes that a session is in use. A page is shown all the same where that fails; the next request notes it again.
@@ -180,8 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn request_of_a_page_by_itself_is_no_use_of_its_session() {
+        let is_use = |name: HeaderName, value: &'static str| {
+            is_by_person(&HeaderMap::from_iter([(name, HeaderValue::from_static(value))]))
+        };
+        assert!(is_use(ACCEPT, "text/html") && is_use(FETCH_MODE, "cors"));
+        assert!(!is_use(ACCEPT, "text/event-stream") && !is_use(BY_ITSELF, "1"));
+    }
+
+    #[test]
     fn only_pages_of_our_own_are_led_to() {
-        for own in ["/ui", "/ui?done=saved", "/ui/tasks", "/ui/runs?q=https://x//y&state=failed", "/ui/loginx"] {
+        for own in ["/ui", "/ui?done=saved", "/ui/tools/a%2Eb", "/ui/runs?q=https://x//y&state=failed", "/ui/loginx"] {
             assert!(is_own_page(own), "{own}");
         }
         for foreign in [
@@ -194,6 +258,8 @@ mod tests {
             "https://evil.example.org/ui",
             "/ui//evil.example.org",
             "/ui/../v1/tasks",
+            "/ui/%2e%2E/v1/tasks",
+            "/ui/.%2e/v1/tasks",
             "/ui\\evil",
             "/ui/a b",
             "/ui/a\r\nSet-Cookie: a=b",

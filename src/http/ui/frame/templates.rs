@@ -13,7 +13,6 @@ pub const TEMPLATES: &[(&str, &str)] = &[
     ("tasks.html", include_str!("../templates/tasks.html")),
     ("task.html", include_str!("../templates/task.html")),
     ("task_edit.html", include_str!("../templates/task_edit.html")),
-    ("task_delete.html", include_str!("../templates/task_delete.html")),
     ("task_parts.html", include_str!("../templates/task_parts.html")),
     ("runs.html", include_str!("../templates/runs.html")),
     ("runs_bulk.html", include_str!("../templates/runs_bulk.html")),
@@ -74,3 +73,47 @@ pub const TEMPLATES: &[(&str, &str)] = &[
     ("audit.html", include_str!("../templates/audit.html")),
     ("system.html", include_str!("../templates/system.html")),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Each tag that begins so, with what follows it.
+    fn tags<'t>(text: &'t str, beginning: &str) -> Vec<(&'t str, &'t str)> {
+        text.match_indices(beginning).filter_map(|(at, _)| text[at..].split_once('>')).collect()
+    }
+
+    /// What is read of markup.
+    fn words(markup: &str) -> String {
+        let parts = markup.split('<').enumerate();
+        parts.map(|(at, part)| if at == 0 { part } else { part.split_once('>').map_or("", |(_, text)| text) }).collect()
+    }
+
+    #[test]
+    fn cells_have_the_name_of_their_column_for_narrow_screens_and_tables_have_captions() {
+        for (name, text) in TEMPLATES {
+            let heads = tags(text, "<th scope").into_iter();
+            let heads: BTreeSet<String> =
+                heads.filter_map(|(_, rest)| Some(words(rest.split_once("</th>")?.0))).collect();
+            for (cell, _) in tags(text, "<td") {
+                let label = cell.split_once("data-label=\"").unwrap_or_else(|| panic!("{name}: {cell} has no name")).1;
+                let label = label.split_once('"').expect("the end of a name").0;
+                assert!(label.contains('{') || heads.contains(label), "{name}: `{label}` is none of {heads:?}");
+            }
+            for (_, rest) in tags(text, "<table") {
+                assert!(rest.trim_start().starts_with("<caption"), "{name}: a table without a caption");
+            }
+        }
+    }
+
+    #[test]
+    fn buttons_that_do_nothing_without_script_are_hidden_without_it() {
+        for (name, text) in TEMPLATES {
+            for (button, _) in tags(text, "<button") {
+                assert!(!button.contains("data-copy") || button.ends_with(" hidden"), "{name}: {button}");
+            }
+        }
+    }
+}

@@ -1,11 +1,14 @@
 //! A request of a signed-in person, and the API in their name.
 
+use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use chrono::{DateTime, Utc};
+use futures::StreamExt;
 use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::base::compute::steps_to_write;
 use crate::base::id::{Scope, new_id};
@@ -18,6 +21,7 @@ use crate::http::ui::frame::failure::{UiError, UiResult};
 use crate::http::ui::frame::navigation::{self, sections};
 use crate::http::ui::frame::render::{render, secured};
 use crate::http::ui::frame::session::{self, DashboardSession};
+use crate::store::StoreError;
 
 /// Steps to show a step of JSON: a template has markup around each value.
 const STEPS_TO_SHOW: u64 = 4;
@@ -129,12 +133,36 @@ impl Visit {
         }
     }
 
-    /// A stream of the API, as it is.
+    /// A stream of the API, as it is. It ends soon after the session has, as it does with the token.
     ///
     /// # Errors
     /// The address can't be asked.
     pub async fn stream(&self, path: &[&str], last_event_id: Option<HeaderValue>) -> Result<Response, UiError> {
-        Ok(self.api.stream_as(&self.caller, &address(path, &[]), last_event_id).await?)
+        let answer = self.api.stream_as(&self.caller, &address(path, &[]), last_event_id).await?;
+        // in a task of its own: a reader that stops reading would stop a look halfway through
+        let ended = AbortOnDropHandle::new(tokio::spawn(self.session.clone().ended(self.state.clone())));
+        Ok(answer.map(|body| Body::from_stream(body.into_data_stream().take_until(ended))))
+    }
+
+    /// Whether the session and its token are good even now: for answers that go on for long.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn is_still_good(&self) -> Result<bool, StoreError> {
+        Ok(self.session.is_still_open(&self.state).await? && self.caller.is_still_known(&self.state).await?)
+    }
+
+    /// The result of work that takes so many steps at most. Long work is done in the reader's turn.
+    ///
+    /// # Errors
+    /// The work panicked.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        steps: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, UiError> {
+        let done = self.state.compute.run_if_costly(self.caller.computes_for(), steps, work).await;
+        done.map_err(|panicked| UiError::internal(&panicked.to_string()))
     }
 
     /// A parameter of the address; an empty one is none.
@@ -188,9 +216,7 @@ impl Visit {
     ) -> UiResult {
         let frame = self.frame(title.into());
         let steps = steps_to_write(&page).saturating_mul(STEPS_TO_SHOW);
-        let work = move || render(template, &frame, &page);
-        let shown = self.state.compute.run_if_costly(self.caller.computes_for(), steps, work).await;
-        let text = shown.map_err(|panicked| UiError::internal(&panicked.to_string()))??;
+        let text = self.compute(steps, move || render(template, &frame, &page)).await??;
         Ok(secured((status, text).into_response()))
     }
 

@@ -1,19 +1,19 @@
-//! Usage: tokens and money by day, task, model, tool or tenant, as charts and as a table of the same figures.
+//! Usage: tokens and cost by day, task, model, tool or tenant, as charts and as a table of the same figures.
 
 mod chart;
 mod range;
 
 use axum::Router;
 use axum::routing::get;
-use futures::future::join_all;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::http::HttpState;
 use crate::http::address::address;
+use crate::http::ui::frame::names::names_of;
 use crate::http::ui::frame::{UiError, UiList, UiResult, Visit};
 use crate::http::ui::operations::usage::chart::{columns, lines};
 use crate::http::ui::operations::usage::range::UsageRange;
-use crate::store::UsageGroup;
+use crate::store::{UsageGroup, UsageOrder};
 
 /// Address of the page.
 const HREF: &str = "/ui/usage";
@@ -50,7 +50,15 @@ async fn show_usage(visit: Visit) -> UiResult {
     let by = list.get("by").unwrap_or(UsageGroup::Day.as_str());
     let mut usage = ask(&visit, &list, &range, by).await?;
     let group = UsageGroup::parse(by);
-    let mut rows = join_all(take_rows(&mut usage).into_iter().map(|row| name_row(&visit, group, row))).await;
+    let rows = take_rows(&mut usage);
+    let names = match group {
+        Some(UsageGroup::Task) => {
+            let ids: Vec<&str> = rows.iter().filter_map(|row| row["key"].as_str()).collect();
+            names_of(&visit, &ids).await
+        }
+        _ => Map::new(),
+    };
+    let mut rows: Vec<Value> = rows.into_iter().map(|row| name_row(group, &names, row)).collect();
     if by == UsageGroup::Day.as_str() && !rows.is_empty() {
         rows = range.fill(rows);
     }
@@ -69,13 +77,15 @@ async fn show_usage(visit: Visit) -> UiResult {
     visit.show("usage.html", "Usage", page).await
 }
 
-/// The sums of the API. Days come on one page, all others fifty to a page.
+/// The sums of the API. Days come on one page, all others fifty to a page, the largest first.
 async fn ask(visit: &Visit, list: &UiList, range: &UsageRange, by: &str) -> Result<Value, UiError> {
     let mut asked = list.asked();
     asked.retain(|(name, _)| !matches!(*name, "from" | "until"));
     if by == UsageGroup::Day.as_str() {
         asked.retain(|(name, _)| !matches!(*name, "limit" | "cursor"));
         asked.push(("limit", MOST_ROWS.to_string()));
+    } else {
+        asked.push(("order", UsageOrder::Largest.as_str().to_owned()));
     }
     asked.extend(range.asked());
     match visit.get(&["v1", "stats", "usage"], &asked).await {
@@ -96,12 +106,15 @@ fn take_rows(usage: &mut Value) -> Vec<Value> {
     }
 }
 
-/// The row with a name for people, and a link: `label` and `href`.
-async fn name_row(visit: &Visit, by: Option<UsageGroup>, mut row: Value) -> Value {
+/// The row with a name for people, and a link: `label` and `href`. `names` has those of tasks; of one that is gone, or
+/// that the reader may not see, the id is shown.
+fn name_row(by: Option<UsageGroup>, names: &Map<String, Value>, mut row: Value) -> Value {
     let key = row["key"].as_str().unwrap_or_default().to_owned();
-    let (label, href) = match by {
-        Some(UsageGroup::Task) => name_task(visit, &key).await,
-        Some(UsageGroup::Tool) => (key.clone(), Some(address(&["ui", "tools", &key], &[]))),
+    let named = names.get(&key).and_then(Value::as_str);
+    let (label, href) = match (by, named) {
+        (Some(UsageGroup::Task), Some(name)) => (name.to_owned(), Some(address(&["ui", "tasks", &key], &[]))),
+        (Some(UsageGroup::Task), None) if key == NO_TASK => ("no task".to_owned(), None),
+        (Some(UsageGroup::Tool), _) => (key.clone(), Some(address(&["ui", "tools", &key], &[]))),
         _ => (key, None),
     };
     row["label"] = label.into();
@@ -109,18 +122,7 @@ async fn name_row(visit: &Visit, by: Option<UsageGroup>, mut row: Value) -> Valu
     row
 }
 
-/// The name of a task and its address; of one that is gone, or that the reader may not see, its id.
-async fn name_task(visit: &Visit, id: &str) -> (String, Option<String>) {
-    if id == NO_TASK {
-        return ("no task".to_owned(), None);
-    }
-    match visit.get(&["v1", "tasks", id], &[]).await {
-        Ok(task) => (task["name"].as_str().unwrap_or(id).to_owned(), Some(address(&["ui", "tasks", id], &[]))),
-        Err(_) => (id.to_owned(), None),
-    }
-}
-
-/// Two charts of the rows: tokens and money, or for tools their calls and their time.
+/// Two charts of the rows: tokens and cost, or for tools their calls and their time.
 fn charts(by: &str, rows: &[Value]) -> Vec<Value> {
     let tokens = |row: &Value| figure(row, "input_tokens") + figure(row, "output_tokens");
     let draw: fn(&str, &str, &[(&str, f64)]) -> Value = if by == UsageGroup::Day.as_str() { columns } else { lines };
@@ -132,8 +134,8 @@ fn charts(by: &str, rows: &[Value]) -> Vec<Value> {
         let took = |row: &Value| figure(row, "tool_ms");
         return vec![draw("Calls", "count", &measured(rows, &calls)), draw("Time", "ms", &measured(rows, &took))];
     }
-    let money = |row: &Value| figure(row, "cost_usd");
-    vec![draw("Tokens", "count", &measured(rows, &tokens)), draw("Money", "usd", &measured(rows, &money))]
+    let cost = |row: &Value| figure(row, "cost_usd");
+    vec![draw("Tokens", "count", &measured(rows, &tokens)), draw("Cost", "usd", &measured(rows, &cost))]
 }
 
 /// The label of each row, and what is measured of it.
@@ -165,6 +167,20 @@ mod tests {
     }
 
     #[test]
+    fn row_of_a_task_has_its_name_and_one_that_is_gone_its_id() {
+        let names = Map::from_iter([("a".to_owned(), json!("Mail"))]);
+        let shown = |by, key: &str| {
+            let row = name_row(Some(by), &names, json!({ "key": key }));
+            (row["label"].clone(), row["href"].clone())
+        };
+        assert_eq!(shown(UsageGroup::Task, "a"), (json!("Mail"), json!("/ui/tasks/a")));
+        assert_eq!(shown(UsageGroup::Task, "b"), (json!("b"), Value::Null));
+        assert_eq!(shown(UsageGroup::Task, NO_TASK), (json!("no task"), Value::Null));
+        assert_eq!(shown(UsageGroup::Tool, "a"), (json!("a"), json!("/ui/tools/a")));
+        assert_eq!(shown(UsageGroup::Model, "a"), (json!("a"), Value::Null));
+    }
+
+    #[test]
     fn figures_are_added_up_and_drawn_by_what_they_are_grouped_by() {
         let rows = [row("a", 10, 0.5, 1), row("b", 20, 0.25, 2)];
         let total = total(&rows);
@@ -173,7 +189,7 @@ mod tests {
             (&json!(30.0), &json!(0.75), &json!(3.0))
         );
         let titles = |by: &str| charts(by, &rows).iter().map(|chart| chart["title"].clone()).collect::<Vec<_>>();
-        assert_eq!(titles("day"), ["Tokens", "Money"]);
+        assert_eq!(titles("day"), ["Tokens", "Cost"]);
         assert_eq!(titles("tool"), ["Calls", "Time"]);
         assert!(charts("day", &[]).is_empty());
         assert_eq!(charts("model", &rows)[0]["bars"][0]["value"], 25.0, "the largest first");

@@ -10,6 +10,7 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use crate::http::HttpState;
+use crate::http::ui::frame::names::task_names;
 use crate::http::ui::frame::{UiList, UiResult, Visit};
 use crate::http::ui::people::approvals::line::shorten;
 
@@ -45,7 +46,10 @@ async fn show_queue(visit: Visit) -> UiResult {
         items.retain(|approval| is_of_state || approval["status"] != "pending");
         items.iter_mut().for_each(shorten);
     }
-    let page = json!({ "list": view, "waiting": waiting, "is_of_state": is_of_state });
+    let lists = [&view["items"], &waiting["answer"]["items"]];
+    let rows = lists.into_iter().filter_map(Value::as_array).flatten();
+    let names = task_names(&visit, rows).await;
+    let page = json!({ "list": view, "waiting": waiting, "is_of_state": is_of_state, "names": names });
     visit.show("approvals.html", "Approvals", page).await
 }
 

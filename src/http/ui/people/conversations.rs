@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::address::address;
+use crate::http::ui::frame::removal::{self, Removal};
+use crate::http::ui::frame::text::beginning_of;
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
-use crate::http::ui::people::removal::{self, Removal};
 
 /// The address of the list.
 const HREF: &str = "/ui/conversations";
@@ -67,18 +68,16 @@ async fn delete(Path(id): Path<String>, form: UiForm) -> UiResult {
 fn message(message: &Value) -> Value {
     json!({
         "run_id": message["run_id"], "state": message["state"], "error": message["error"],
-        "said": beginning(&message["message"]), "answered": beginning(&message["response"]),
+        "said": shown(&message["message"]), "answered": shown(&message["response"]),
         "created_at": message["created_at"], "finished_at": message["finished_at"],
     })
 }
 
 /// The beginning of a text, `{text, is_cut}`; null where there is none.
-fn beginning(text: &Value) -> Value {
+fn shown(text: &Value) -> Value {
     let Some(text) = text.as_str() else { return Value::Null };
-    match text.char_indices().nth(SHOWN_CHARS) {
-        Some((end, _)) => json!({ "text": text[..end], "is_cut": true }),
-        None => json!({ "text": text, "is_cut": false }),
-    }
+    let (text, is_cut) = beginning_of(text, SHOWN_CHARS);
+    json!({ "text": text, "is_cut": is_cut })
 }
 
 #[cfg(test)]
@@ -88,8 +87,8 @@ mod tests {
     #[test]
     fn text_of_a_conversation_is_shown_at_its_longest_and_cut_one_character_beyond_it() {
         let (longest, longer) = ("é".repeat(SHOWN_CHARS), "é".repeat(SHOWN_CHARS + 1));
-        assert_eq!(beginning(&json!(longest)), json!({ "text": longest, "is_cut": false }));
-        assert_eq!(beginning(&json!(longer)), json!({ "text": longest, "is_cut": true }));
-        assert_eq!(beginning(&Value::Null), Value::Null);
+        assert_eq!(shown(&json!(longest)), json!({ "text": longest, "is_cut": false }));
+        assert_eq!(shown(&json!(longer)), json!({ "text": longest, "is_cut": true }));
+        assert_eq!(shown(&Value::Null), Value::Null);
     }
 }

@@ -8,6 +8,7 @@ use axum::routing::get;
 use serde_json::{Value, json};
 
 use crate::base::token::Permission;
+use crate::domain::credential::CredentialStatus;
 use crate::http::HttpState;
 use crate::http::address::address;
 use crate::http::ui::frame::{UiList, UiResult, Visit};
@@ -21,12 +22,14 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
 }
 
 async fn show_credentials(visit: Visit) -> UiResult {
-    let list = UiList::of(&visit, &["service"]);
+    let list = UiList::of(&visit, &["service", "status"]);
     let mut shown = list.ask(&visit, &["v1", "credentials"], HREF).await?;
     let rows = shown["items"].as_array().into_iter().flatten().map(|credential| row(&visit, credential));
     let rows: Vec<Value> = rows.collect();
     shown["items"] = rows.into();
-    let page = json!({ "list": shown, "may_write": visit.holds(Permission::CredentialsWrite) });
+    let page = json!({
+        "list": shown, "statuses": CredentialStatus::WORDS, "may_write": visit.holds(Permission::CredentialsWrite),
+    });
     visit.show("credentials.html", "Credentials", page).await
 }
 

@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::address::address;
+use crate::http::ui::frame::refusal::shown_in_form;
+use crate::http::ui::frame::removal::{self, Removal};
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
-use crate::http::ui::people::refusal::shown_in_form;
-use crate::http::ui::people::removal::{self, Removal};
 
 /// The address of the list.
 const HREF: &str = "/ui/memory";

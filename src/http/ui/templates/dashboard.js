@@ -41,15 +41,15 @@ addEventListener("afterprint", () => showTimes());
 
 // Pages of this service, parsed. No script of them runs.
 class SignedOut extends Error {}
-async function ask(url) {
-  const answer = await fetch(url, { credentials: "same-origin" });
+async function ask(url, headers = {}) {
+  const answer = await fetch(url, { credentials: "same-origin", headers });
   const isLogin = answer.redirected && new URL(answer.url).pathname.startsWith("/ui/login");
   if (isLogin) throw new SignedOut("You are signed out.");
   if (!answer.ok) throw new Error(`The service answered ${answer.status}.`);
   return answer.text();
 }
 const parse = (html) => new DOMParser().parseFromString(html, "text/html");
-const askPage = async (url) => parse(await ask(url));
+const askPage = async (url, headers) => parse(await ask(url, headers));
 
 // Rows: the first link of a row has the focus, so that Enter opens it.
 let last = null;
@@ -180,6 +180,8 @@ const EVENTS = ["message", "event", "session", "message_start", "message_chunk",
 const HIDDEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const hex = (c) => c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
 const visible = (text) => text.replace(HIDDEN, (c) => `⟦U+${hex(c)}⟧`);
+// what a page asks for by itself does not keep its session
+const BY_ITSELF = { "x-reveille-live": "1" };
 const isAtEnd = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 40;
 
 /** Replaces what is in an element, with the folds of it as they were, unless the reader is in it. */
@@ -228,7 +230,7 @@ function follow(page) {
     isAsking = true;
     try {
       const next = one("[data-list]", page)?.dataset.next ?? 0;
-      const html = await askPage(address ? `${address}?from=${next}` : location.href);
+      const html = await askPage(address ? `${address}?from=${next}` : location.href, BY_ITSELF);
       const sticks = isAtEnd();
       if (address) replaceRows(page, html);
       replaceInside(address ? one(part, page) : page, one(part, html));

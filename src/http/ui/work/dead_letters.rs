@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::address::address;
+use crate::http::ui::frame::text::beginning_of;
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
 use crate::http::ui::work::events::data::shown;
 use crate::http::ui::work::events::line::line;
@@ -54,7 +55,7 @@ fn shorten(letter: &mut Value) {
     }
     for name in ["error", "text"] {
         if let Some(text) = letter[name].as_str() {
-            letter[name] = text.chars().take(CHARACTERS).collect::<String>().into();
+            letter[name] = Value::from(beginning_of(text, CHARACTERS).0);
         }
     }
 }

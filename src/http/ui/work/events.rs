@@ -20,7 +20,7 @@ use crate::http::ui::work::events::line::{href, line};
 /// Address of the list.
 const HREF: &str = "/ui/events";
 /// Filters of the list, as the API has them.
-const FILTERS: [&str; 3] = ["source", "type", "order"];
+const FILTERS: [&str; 5] = ["source", "type", "since", "until", "order"];
 
 /// The pages.
 pub(in crate::http::ui) fn routes() -> Router<HttpState> {
@@ -50,8 +50,8 @@ async fn show_log(visit: Visit) -> UiResult {
     if let Value::Array(events) = &mut page["items"] {
         events.iter_mut().for_each(|event| *event = line(event));
     }
-    // what comes is the first of the first page
-    let is_head = page["first"].is_null() && list.get("order") != Some("oldest");
+    // what comes is the first of the first page, unless that ends at an instant
+    let is_head = page["first"].is_null() && list.get("order") != Some("oldest") && list.get("until").is_none();
     page["live"] = is_head.then(|| list.href(HREF, None)).into();
     page["may_publish"] = visit.holds(Permission::EventsPublish).into();
     visit.show("events.html", "Events", json!({ "list": page })).await

@@ -9,12 +9,15 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::http::HttpState;
+use crate::http::address::address;
 use crate::http::ui::frame::meter::meter;
 use crate::http::ui::frame::names::task_names;
 use crate::http::ui::frame::{UiResult, Visit};
 
 /// Rows of a part.
 const ROWS: usize = 10;
+/// Paused and disabled tasks among which those are looked for that have a reason: the newest.
+const HALTED: usize = 50;
 /// A failure that is older is no news.
 const NEWS: TimeDelta = TimeDelta::hours(24);
 
@@ -25,13 +28,14 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
 
 async fn show_today(visit: Visit) -> UiResult {
     let since = visit.now - NEWS;
-    let ((approvals, tools, broken), (failed, letters, undelivered), (fires, tasks), (stats, spend)) = tokio::join!(
-        async { tokio::join!(approvals(&visit), waiting_tools(&visit), broken(&visit)) },
+    let (waiting, failures, (fires, tasks), (stats, spend)) = tokio::join!(
+        async { tokio::join!(approvals(&visit), waiting_tools(&visit), broken(&visit), halted_tasks(&visit)) },
         async { tokio::join!(failed_runs(&visit, since), dead_letters(&visit, since), undelivered(&visit, since)) },
         async { tokio::join!(next_fires(&visit), any_task(&visit)) },
         async { tokio::join!(visit.part(&["v1", "stats"], &[]), spend(&visit)) },
     );
-    let names = task_names(&visit, rows_of(&failed).chain(rows_of(&approvals))).await;
+    let ((approvals, tools, broken, halted), (failed, letters, undelivered)) = (waiting, failures);
+    let names = task_names(&visit, rows_of(&approvals)).await;
     let is_new = tasks["answer"]["items"].as_array().is_some_and(Vec::is_empty) && rows_of(&failed).next().is_none();
     let of_tenants = halts(&stats, false);
     let page = json!({
@@ -43,6 +47,7 @@ async fn show_today(visit: Visit) -> UiResult {
         "approvals": approvals,
         "tools": tools,
         "broken": broken,
+        "still": halted,
         "failed": failed,
         "letters": letters,
         "undelivered": undelivered,
@@ -71,7 +76,42 @@ async fn waiting_tools(visit: &Visit) -> Value {
 /// Credentials whose owners have to connect an account again.
 async fn broken(visit: &Visit) -> Value {
     let query = [("status", "needs_consent".to_owned()), ("limit", ROWS.to_string())];
-    counted(visit.part(&["v1", "credentials"], &query).await)
+    let mut part = visit.part(&["v1", "credentials"], &query).await;
+    for credential in rows_mut(&mut part).into_iter().flatten() {
+        credential["href"] = credential_href(visit, credential).into();
+    }
+    counted(part)
+}
+
+/// The page of a credential, of a tenant that is named where the reader sees all.
+fn credential_href(visit: &Visit, credential: &Value) -> String {
+    let text = |name: &str| credential[name].as_str().unwrap_or_default();
+    let tenant = visit.sees_all().then(|| ("tenant_id", text("tenant_id").to_owned()));
+    let tenant: Vec<(&str, String)> = tenant.into_iter().collect();
+    address(&["ui", "credentials", text("service"), text("account_name")], &tenant)
+}
+
+/// Tasks that were paused or disabled for a reason: because they kept failing, because a credential is missing, because
+/// a part of them can't be read, or as somebody has said.
+async fn halted_tasks(visit: &Visit) -> Value {
+    let query = |status: &str| [("status", status.to_owned()), ("limit", HALTED.to_string())];
+    let (paused, disabled) = (query("paused"), query("disabled"));
+    let path = ["v1", "tasks"];
+    let (mut paused, disabled) = tokio::join!(visit.part(&path, &paused), visit.part(&path, &disabled));
+    let more: Vec<Value> = rows_of(&disabled).cloned().collect();
+    if let Some(rows) = rows_mut(&mut paused) {
+        rows.extend(more);
+        rows.retain(|task| task["status_reason"].is_string());
+        rows.sort_by(|a, b| b["updated_at"].as_str().cmp(&a["updated_at"].as_str()));
+        rows.iter_mut().for_each(|task| *task = halted_row(task));
+    }
+    first(counted(paused))
+}
+
+/// A task that stands still, without instruction and settings, which may be long.
+fn halted_row(task: &Value) -> Value {
+    const SHOWN: [&str; 6] = ["id", "name", "tenant_id", "status", "status_reason", "updated_at"];
+    SHOWN.iter().map(|name| ((*name).to_owned(), task[*name].clone())).collect()
 }
 
 async fn failed_runs(visit: &Visit, since: DateTime<Utc>) -> Value {
@@ -243,6 +283,13 @@ mod tests {
         let stats = json!({ "answer": { "halts": [all, one] } });
         assert_eq!((halts(&stats, true), halts(&stats, false)), (vec![all], vec![one]));
         assert!(halts(&json!({ "problem": "no" }), true).is_empty());
+    }
+
+    #[test]
+    fn row_of_a_task_that_stands_still_has_its_reason_and_not_its_work() {
+        let task = json!({ "id": "7", "status": "paused", "status_reason": "it kept failing", "action": { "a": 1 } });
+        let row = halted_row(&task);
+        assert_eq!((&row["status_reason"], row.get("action")), (&json!("it kept failing"), None));
     }
 
     #[test]

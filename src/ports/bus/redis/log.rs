@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
+use chrono::{DateTime, Utc};
 use redis::cmd;
 
 use crate::base::compute::ADMIN;
@@ -173,7 +174,7 @@ pub(super) async fn read(
     let mut position = filter.after.as_deref().map_or(Ok(Position::default()), Position::parse)?;
     // one more tells whether there is more
     let (order, wanted) = (filter.order, filter.limit.saturating_add(1));
-    let mut streams = unmerged(&streams(link, names, scope).await?, &position, (order, wanted));
+    let mut streams = unmerged(&streams(link, names, scope).await?, &position, &LogSpan::of(filter), wanted);
     let (seen_by, asked) = (scope.clone(), filter.clone());
     let read = move |(_, fields): RawEntry| wanted_event(&fields, |head| is_wanted(head, &seen_by, &asked));
     let name = scope.tenant().unwrap_or(ADMIN);
@@ -222,21 +223,49 @@ pub(super) async fn streams(link: &RedisLink, names: &StreamNames, scope: &Scope
 
 /// How streams are read and merged in an order.
 impl LogOrder {
-    /// The command that reads a stream in this order, and the end of the stream.
-    fn command(self) -> (&'static str, &'static str) {
+    /// The command that reads a stream in this order.
+    fn command(self) -> &'static str {
         match self {
-            LogOrder::Oldest => ("XRANGE", "+"),
-            LogOrder::Newest => ("XREVRANGE", "-"),
+            LogOrder::Oldest => "XRANGE",
+            LogOrder::Newest => "XREVRANGE",
+        }
+    }
+}
+
+/// The part of each stream that a log has. Ids of entries are the milliseconds at which the server took them.
+struct LogSpan {
+    order: LogOrder,
+    /// The least id, or `-`.
+    oldest: String,
+    /// `(` and the id before which it ends, or `+`.
+    newest: String,
+}
+
+impl LogSpan {
+    fn of(filter: &LogFilter) -> LogSpan {
+        let id = |at: DateTime<Utc>| StreamId(at.timestamp_millis().max(0).unsigned_abs(), 0);
+        LogSpan {
+            order: filter.order,
+            oldest: filter.since.map_or("-".to_owned(), |at| id(at).to_string()),
+            newest: filter.until.map_or("+".to_owned(), |at| format!("({}", id(at))),
         }
     }
 
     /// Where the stream of a partition is read on behind a position. Of one that the position does not name nothing was
     /// taken: newest first, its entries are none that came after those that were.
-    fn start(self, position: &Position, partition: u32) -> String {
-        match (position.0.get(&partition), self) {
+    fn start(&self, position: &Position, partition: u32) -> String {
+        match (position.0.get(&partition), self.order) {
             (Some(id), _) => format!("({id}"),
-            (None, LogOrder::Oldest) => "-".to_owned(),
-            (None, LogOrder::Newest) => position.0.values().min().map_or("+".to_owned(), StreamId::to_string),
+            (None, LogOrder::Oldest) => self.oldest.clone(),
+            (None, LogOrder::Newest) => position.0.values().min().map_or(self.newest.clone(), StreamId::to_string),
+        }
+    }
+
+    /// Where each stream ends in its order.
+    fn end(&self) -> String {
+        match self.order {
+            LogOrder::Oldest => self.newest.clone(),
+            LogOrder::Newest => self.oldest.clone(),
         }
     }
 }
@@ -247,6 +276,8 @@ struct UnmergedStream {
     order: LogOrder,
     /// Where it is read on: an end of the stream, an entry, or `(` and the last entry that was read.
     from: String,
+    /// Where it ends.
+    end: String,
     step: LookStep,
     /// Entries that were read and not taken yet.
     entries: VecDeque<(StreamId, RawEntry)>,
@@ -261,9 +292,9 @@ impl UnmergedStream {
             return Ok(());
         }
         let (stream, count) = (names.stream(self.partition), self.step.count().min(most));
-        let (command, end) = self.order.command();
+        let command = self.order.command();
         let read: Vec<RawEntry> =
-            link.ask(cmd(command).arg(stream).arg(&self.from).arg(end).arg("COUNT").arg(count)).await?;
+            link.ask(cmd(command).arg(stream).arg(&self.from).arg(&self.end).arg("COUNT").arg(count)).await?;
         self.has_ended = read.len() < count;
         self.step = self.step.after(&read);
         if let Some((last, _)) = read.last() {
@@ -276,13 +307,14 @@ impl UnmergedStream {
     }
 }
 
-/// These streams behind a position in this order, where so many entries are wanted.
-fn unmerged(partitions: &[u32], position: &Position, (order, wanted): (LogOrder, usize)) -> Vec<UnmergedStream> {
+/// These streams behind a position within a span, where so many entries are wanted.
+fn unmerged(partitions: &[u32], position: &Position, span: &LogSpan, wanted: usize) -> Vec<UnmergedStream> {
     let step = LookStep::first(wanted, partitions.len());
     let of = |partition: &u32| UnmergedStream {
         partition: *partition,
-        order,
-        from: order.start(position, *partition),
+        order: span.order,
+        from: span.start(position, *partition),
+        end: span.end(),
         step,
         entries: VecDeque::new(),
         has_ended: false,
@@ -336,11 +368,24 @@ mod tests {
 
     #[test]
     fn newest_first_a_stream_of_which_nothing_was_taken_goes_on_at_the_oldest_that_was() {
-        let start = |order: LogOrder, text: &str| order.start(&Position::parse(text).unwrap(), 7);
+        let start = |order: LogOrder, text: &str| {
+            LogSpan::of(&LogFilter { order, ..LogFilter::default() }).start(&Position::parse(text).unwrap(), 7)
+        };
         assert_eq!([LogOrder::Oldest, LogOrder::Newest].map(|order| start(order, "0")), ["-", "+"]);
         assert_eq!(start(LogOrder::Newest, "7.5.0_8.3.1"), "(5-0");
         assert_eq!(start(LogOrder::Newest, "6.5.0_8.3.1"), "3-1");
         assert_eq!(start(LogOrder::Oldest, "6.5.0_8.3.1"), "-");
+    }
+
+    #[test]
+    fn log_between_two_instants_has_the_entries_that_were_taken_from_the_first_on_and_before_the_second() {
+        let (since, until) = (DateTime::from_timestamp_millis(3), DateTime::from_timestamp_millis(8));
+        let span = |order: LogOrder| LogSpan::of(&LogFilter { order, since, until, ..LogFilter::default() });
+        let ends = |order: LogOrder| (span(order).start(&Position::default(), 7), span(order).end());
+        assert_eq!(ends(LogOrder::Oldest), ("3-0".to_owned(), "(8-0".to_owned()));
+        assert_eq!(ends(LogOrder::Newest), ("(8-0".to_owned(), "3-0".to_owned()));
+        let whole = LogSpan::of(&LogFilter::default());
+        assert_eq!((whole.oldest.as_str(), whole.newest.as_str()), ("-", "+"));
     }
 
     #[test]

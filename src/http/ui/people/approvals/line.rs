@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::http::ui::frame::text::beginning_of;
+
 /// Fields of the API's answer that lists show; arguments and schemas, which may be long, are none of them.
 const SHOWN: [&str; 22] = [
     "action_summary",
@@ -36,8 +38,8 @@ pub fn shorten(approval: &mut Value) {
     fields.retain(|name, _| SHOWN.contains(&name.as_str()));
     for name in ["action_summary", "comment"] {
         if let Some(text) = fields.get(name).and_then(Value::as_str) {
-            let text: String = text.chars().take(CHARACTERS).collect();
-            fields.insert(name.to_owned(), text.into());
+            let text = Value::from(beginning_of(text, CHARACTERS).0);
+            fields.insert(name.to_owned(), text);
         }
     }
 }

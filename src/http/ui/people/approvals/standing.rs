@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::base::token::Permission;
+use crate::http::ui::frame::names::task_names;
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
 
 /// Address of the grants.
@@ -30,8 +31,10 @@ pub async fn show_overrides(visit: Visit) -> UiResult {
 }
 
 async fn show(visit: &Visit, title: &str, list: Value, kind: &str) -> UiResult {
+    let names = task_names(visit, list["items"].as_array().into_iter().flatten()).await;
     let may_decide = visit.holds(Permission::ApprovalsDecide);
-    visit.show("grants.html", title, json!({ "list": list, "kind": kind, "may_decide": may_decide })).await
+    let page = json!({ "list": list, "kind": kind, "may_decide": may_decide, "names": names });
+    visit.show("grants.html", title, page).await
 }
 
 /// Takes a grant back: people are asked again.

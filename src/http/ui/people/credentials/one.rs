@@ -7,9 +7,9 @@ use serde_json::json;
 
 use crate::base::token::Permission;
 use crate::http::HttpState;
+use crate::http::ui::frame::removal::{self, Removal};
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
 use crate::http::ui::people::credentials::{href_of, named_tenant};
-use crate::http::ui::people::removal::{self, Removal};
 
 /// The pages.
 pub(super) fn routes() -> Router<HttpState> {

@@ -9,8 +9,8 @@ use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::address::address;
 use crate::http::ui::frame::names::task_names;
+use crate::http::ui::frame::removal::{self, Removal};
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
-use crate::http::ui::people::removal::{self, Removal};
 
 /// The address of the list.
 const HREF: &str = "/ui/inbox/agents";

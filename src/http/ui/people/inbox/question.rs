@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use serde_json::{Map, Value, json};
-use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use crate::base::token::Permission;
@@ -59,7 +58,9 @@ async fn answer(Path(id): Path<String>, form: UiForm) -> UiResult {
             return Err(UiError::new(StatusCode::CONFLICT, "This answer was not taken", OTHER));
         }
     };
-    let mut item = item_of(visit, *question, Some(sent_fields(&form))).await?;
+    // the fields of the form are read as the page behind a link reads them
+    let sent = SubmittedFields::of(form.own_fields());
+    let mut item = item_of(visit, *question, Some(sent)).await?;
     let Some(body) = body_of(&mut item, form.text("do")) else {
         item.take_focus();
         return show(visit, &id, &item, StatusCode::UNPROCESSABLE_ENTITY).await;
@@ -115,12 +116,6 @@ async fn item_of(visit: &Visit, question: Approval, sent: Option<SubmittedFields
         }
     };
     Ok(visit.state.compute_for(&tenant, make).await?)
-}
-
-/// The fields of the form as the page behind a link reads them.
-fn sent_fields(form: &UiForm) -> SubmittedFields {
-    let fields = Serializer::new(String::new()).extend_pairs(form.own_fields()).finish();
-    SubmittedFields::parse(fields.as_bytes())
 }
 
 /// The request for the button that was pressed. `None`: what was sent can't be read, and the form says why.
@@ -194,6 +189,8 @@ fn view(visit: &Visit, item: &ItemView) -> Result<Value, UiError> {
 
 #[cfg(test)]
 mod tests {
+    use url::form_urlencoded::Serializer;
+
     use super::*;
     use crate::domain::approval::{ApprovalChoice, Proposal, QuestionKind, test_question};
 

@@ -9,6 +9,7 @@ use futures::stream;
 use serde_json::Value;
 
 use crate::http::in_process::CallError;
+use crate::http::streaming::limiter;
 use crate::http::ui::frame::render::secured;
 use crate::http::ui::frame::{UiError, UiList, UiResult, Visit};
 use crate::http::ui::people::memory::FILTERS;
@@ -40,7 +41,8 @@ pub async fn download(visit: Visit) -> UiResult {
         let Some((export, page)) = state else { return Ok(None) };
         export.part(page).await.map(Some)
     });
-    let mut response = secured(Body::from_stream(parts).into_response());
+    // in a task of its own: a reader that stops reading would keep a connection to the database
+    let mut response = secured(Body::from_stream(limiter::detached((), parts)).into_response());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(header::CONTENT_DISPOSITION, HeaderValue::from_static(FILE));
     Ok(response)
@@ -62,6 +64,9 @@ impl FactExport {
         if self.cursor.is_none() {
             text.push_str(if self.has_begun { "\n]\n" } else { "[]\n" });
             return Ok((text, None));
+        }
+        if !self.visit.is_still_good().await.map_err(io::Error::other)? {
+            return Err(io::Error::other("the session has ended"));
         }
         let next = self.page().await.map_err(io::Error::other)?;
         Ok((text, Some((self, next))))

@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::address::address;
+use crate::http::ui::frame::refusal::{fault, shown_in_form};
+use crate::http::ui::frame::removal::{self, Removal};
 use crate::http::ui::frame::{UiForm, UiResult, Visit};
 use crate::http::ui::people::recipients::{channels, href_of};
-use crate::http::ui::people::refusal::{fault, shown_in_form};
-use crate::http::ui::people::removal::{self, Removal};
 
 /// The fields of a recipient that are edited, in their order.
 const EDITED: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
@@ -51,12 +51,13 @@ async fn show_recipient(Path(tenant): Path<String>, visit: Visit) -> UiResult {
 async fn edit(Path(tenant): Path<String>, form: UiForm) -> UiResult {
     let visit = &form.visit;
     let typed = form.text("document");
-    let refused = match serde_json::from_str::<Value>(typed) {
-        Ok(document) => match visit.put(&["v1", "recipients", &tenant], document).await {
+    let refused = match form.json("document").await? {
+        Some(Ok(document)) => match visit.put(&["v1", "recipients", &tenant], document).await {
             Ok(_) => return Ok(form.done(&href_of(&tenant), "saved")),
             Err(error) => shown_in_form(error)?,
         },
-        Err(error) => fault("/", &format!("is no JSON: {error}")),
+        Some(Err(why)) => fault("/", &format!("is no JSON: {why}")),
+        None => fault("/", "is empty: a recipient is a JSON object"),
     };
     let (status, why) = refused;
     show(visit, &tenant, status, PageForms { document: Some(typed.to_owned()), refused: Some((EDIT, why)) }).await

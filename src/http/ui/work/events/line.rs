@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use crate::http::address::address;
+use crate::http::ui::frame::text::beginning_of;
 
 /// Characters of an event's data that a list shows.
 const CHARACTERS: usize = 160;
@@ -40,10 +41,9 @@ fn beginning(data: Option<&Value>) -> String {
     let mut written = Beginning(Vec::new());
     let is_whole = serde_json::to_writer(&mut written, data).is_ok();
     let text = String::from_utf8_lossy(&written.0);
-    match text.char_indices().nth(CHARACTERS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None if is_whole => text.into_owned(),
-        None => format!("{text}…"),
+    match beginning_of(&text, CHARACTERS) {
+        (shown, false) if is_whole => shown.to_owned(),
+        (shown, _) => format!("{shown}…"),
     }
 }
 

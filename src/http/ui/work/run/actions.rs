@@ -1,4 +1,4 @@
-//! To cancel a run, and to run it again.
+//! To cancel a run, and to retry it.
 
 use axum::extract::Path;
 use serde_json::json;
@@ -13,8 +13,8 @@ pub async fn cancel_run(Path(id): Path<String>, form: UiForm) -> UiResult {
     Ok(form.done(&format!("/ui/runs/{}", text(&run["id"])), word))
 }
 
-/// Runs a run again, and leads to the new one.
+/// Retries a run, and leads to the new one.
 pub async fn retry_run(Path(id): Path<String>, form: UiForm) -> UiResult {
     let run = form.visit.post(&["v1", "runs", &id, "retry"], json!({}), form.key()).await?;
-    Ok(form.done(&format!("/ui/runs/{}", text(&run["id"])), "retried"))
+    Ok(form.done(&format!("/ui/runs/{}", text(&run["id"])), "run_again"))
 }

@@ -1,6 +1,6 @@
 //! Texts as far as a page shows them.
 
-use serde_json::Value;
+use crate::http::ui::frame::text::beginning_of;
 
 /// Bytes of a text that a page shows; the rest is loaded on demand.
 pub const SHOWN_BYTES: usize = 4_096;
@@ -19,24 +19,15 @@ pub fn cut_text(text: &str, most: usize) -> CutText<'_> {
     CutText { shown: &text[..text.floor_char_boundary(most)], is_cut: text.len() > most }
 }
 
-/// JSON as a person reads it: a text as it is, all else over several lines.
-pub fn readable(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        value => serde_json::to_string_pretty(value).unwrap_or_default(),
-    }
-}
-
 /// The first characters of a text, on one line.
 pub fn one_line(text: &str, most: usize) -> String {
     // no more is looked at than can be shown, however long a line of a tool is
     let beginning = cut_text(text, most.saturating_mul(8));
     let words = beginning.shown.split_whitespace().collect::<Vec<_>>().join(" ");
-    match words.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &words[..end]),
-        None if beginning.is_cut => words + "…",
-        None => words,
+    match beginning_of(&words, most) {
+        (shown, true) => format!("{shown}…"),
+        _ if beginning.is_cut => words + "…",
+        _ => words,
     }
 }
 

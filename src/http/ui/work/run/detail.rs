@@ -3,10 +3,11 @@
 use axum::extract::Path;
 use serde_json::{Value, json};
 
+use crate::base::compute::steps_to_write;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
 use crate::http::ui::work::run::cut::{SHOWN_BYTES, cut_text};
 use crate::http::ui::work::run::entry::{RunEntry, list, text};
-use crate::http::ui::work::run::pages::{computed, entries};
+use crate::http::ui::work::run::pages::entries;
 use crate::http::ui::work::run::raw::whole_text;
 use crate::http::ui::work::run::sections::sections;
 use crate::http::ui::work::run::timeline::items_of;
@@ -21,6 +22,19 @@ struct DetailEntry {
     call: Option<Value>,
 }
 
+impl DetailEntry {
+    /// The steps that it takes at most to go through it.
+    fn steps(&self) -> u64 {
+        steps_to_write(&self.entry).saturating_add(self.call.as_ref().map_or(0, steps_to_write))
+    }
+
+    /// The text of this name, whole.
+    fn text(&self, part: &str) -> Option<String> {
+        let all = sections(&RunEntry::of(&self.entry)?, self.call.as_ref());
+        all.into_iter().find(|section| section.part == part).map(|section| section.text)
+    }
+}
+
 /// The details of a row by themselves, for the script.
 pub async fn show_detail(visit: Visit, Path((id, row)): Path<(String, String)>) -> UiResult {
     let seq: u32 = row.parse().map_err(|_| UiError::not_found())?;
@@ -33,12 +47,10 @@ pub async fn show_detail(visit: Visit, Path((id, row)): Path<(String, String)>) 
 /// A text of a row, whole.
 pub async fn show_body(visit: Visit, Path((id, row)): Path<(String, String)>) -> UiResult {
     let seq: u32 = row.parse().map_err(|_| UiError::not_found())?;
-    let DetailEntry { entry, call } = find(&visit, &id, seq).await?;
-    let entry = RunEntry::of(&entry).ok_or_else(UiError::not_found)?;
-    let mut all = sections(&entry, call.as_ref()).into_iter();
-    let asked = visit.query("part").unwrap_or_default();
-    let section = all.find(|section| section.part == asked).ok_or_else(UiError::not_found)?;
-    whole_text(&visit, section.text).await
+    let found = find(&visit, &id, seq).await?;
+    let asked = visit.query("part").unwrap_or_default().to_owned();
+    let text = visit.compute(found.steps(), move || found.text(&asked)).await?;
+    whole_text(&visit, text.ok_or_else(UiError::not_found)?).await
 }
 
 /// The details of a row, as the template shows them.
@@ -47,9 +59,8 @@ pub async fn show_body(visit: Visit, Path((id, row)): Path<(String, String)>) ->
 /// There is no such entry, or the reader may not see it.
 pub async fn detail(visit: &Visit, id: &str, seq: u32, approvals: &[Value]) -> Result<Value, UiError> {
     let found = find(visit, id, seq).await?;
-    let bytes = found.entry.to_string().len();
     let (id, approvals) = (id.to_owned(), approvals.to_vec());
-    let view = computed(visit, bytes, move || view(&found, &id, &approvals)).await?;
+    let view = visit.compute(found.steps(), move || view(&found, &id, &approvals)).await?;
     view.ok_or_else(UiError::not_found)
 }
 

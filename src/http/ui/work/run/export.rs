@@ -6,9 +6,11 @@ use axum::extract::Path;
 use axum::response::Response;
 use serde_json::Value;
 
+use crate::base::compute::steps_to_write;
 use crate::base::unicode_safety::escape_hidden;
+use crate::http::ui::frame::text::readable;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
-use crate::http::ui::work::run::cut::{one_line, readable};
+use crate::http::ui::work::run::cut::one_line;
 use crate::http::ui::work::run::entry::{RunEntry, text};
 use crate::http::ui::work::run::pages::{ENTRIES, computed, entries};
 use crate::http::ui::work::run::raw::{MARKDOWN, json_file, raw};
@@ -25,7 +27,8 @@ const NAME: usize = 200;
 /// The run as Markdown.
 pub async fn show_markdown(visit: Visit, Path(id): Path<String>) -> UiResult {
     let run = visit.get(&["v1", "runs", &id], &[]).await?;
-    let (mut written, rest) = written(&visit, &id, markdown_of_run(&run), add_markdown).await?;
+    let of_run = visit.compute(steps_to_write(&run), move || markdown_of_run(&run)).await?;
+    let (mut written, rest) = written(&visit, &id, of_run, add_markdown).await?;
     if let Some(from) = rest {
         written += &format!("\n_The rows from {from} on are left out._\n");
     }
@@ -36,9 +39,13 @@ pub async fn show_markdown(visit: Visit, Path(id): Path<String>) -> UiResult {
 /// that is left out.
 pub async fn download_json(visit: Visit, Path(id): Path<String>) -> Result<Response, UiError> {
     let run = visit.get(&["v1", "runs", &id], &[]).await?;
-    let (written, rest) = written(&visit, &id, format!("{{\"run\":{run},\"transcript\":["), add_json).await?;
+    let steps = steps_to_write(&run);
+    let file = format!("run-{}.json", text(&run["id"]));
+    let begin = move || format!("{{\"run\":{run},\"transcript\":[");
+    let of_run = visit.compute(steps, begin).await?;
+    let (written, rest) = written(&visit, &id, of_run, add_json).await?;
     let rest = rest.map_or("null".to_owned(), |from| from.to_string());
-    Ok(json_file(&format!("run-{}.json", text(&run["id"])), format!("{written}],\"next_from\":{rest}}}\n")))
+    Ok(json_file(&file, format!("{written}],\"next_from\":{rest}}}\n")))
 }
 
 /// The text with each entry added to it, and the number of the first entry that is left out.

@@ -4,20 +4,25 @@ use axum::extract::Path;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use crate::base::token::Permission;
+use crate::base::compute::steps_to_write;
+use crate::http::address::address;
+use crate::http::ui::frame::text::readable;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
+use crate::http::ui::work::events::line::href;
 use crate::http::ui::work::run::blocks::wait_row;
-use crate::http::ui::work::run::cut::{SHOWN_BYTES, cut_text, readable};
+use crate::http::ui::work::run::cut::{SHOWN_BYTES, cut_text};
 use crate::http::ui::work::run::entry::{instant, list, text};
 use crate::http::ui::work::run::raw::whole_text;
 use crate::http::ui::work::run::timeline::items_of;
 
-/// The part of a run that changes while it is executed. `approvals` and `deliveries` are parts of the page, as
-/// [`Visit::part`] has them.
-pub fn head(visit: &Visit, run: &Value, approvals: &Value, deliveries: &Value) -> Value {
+/// Events of a run that its page names; the others are counted.
+const EVENTS: usize = 10;
+
+/// The part of a run that changes while it is executed, as it is at `now`. `approvals` and `deliveries` are parts of the
+/// page, as [`Visit::part`] has them. Its texts may be long, so it is computed.
+pub fn head(run: &Value, (approvals, deliveries): (&Value, &Value), may_write: bool, now: DateTime<Utc>) -> Value {
     let id = text(&run["id"]);
     let is_final = is_final(run);
-    let may_write = visit.holds(Permission::RunsWrite);
     let mut head = json!({
         "id": id,
         "state": run["state"],
@@ -37,7 +42,7 @@ pub fn head(visit: &Visit, run: &Value, approvals: &Value, deliveries: &Value) -
         "questions": questions(run, approvals),
         "deliveries": deliveries,
     });
-    for (name, ms) in times(run, items_of(approvals), visit.now) {
+    for (name, ms) in times(run, items_of(approvals), now) {
         head[name] = json!(ms);
     }
     head
@@ -72,7 +77,7 @@ fn questions(run: &Value, approvals: &Value) -> Vec<Value> {
     let question = |named: &Value| {
         let id = text(&named["id"]);
         let whole = told.iter().find(|one| one["id"] == named["id"]).unwrap_or(&Value::Null);
-        let is_open_input = named["kind"] == "input" && named["status"] == "pending";
+        let is_input = named["kind"] == "input";
         json!({
             "id": id,
             "kind": named["kind"],
@@ -83,13 +88,14 @@ fn questions(run: &Value, approvals: &Value) -> Vec<Value> {
             "decided_at": whole["decided_at"],
             "expires_at": whole["expires_at"],
             "comment": whole["comment"],
-            "href": if is_open_input { "/ui/inbox".to_owned() } else { format!("/ui/approvals/{id}") },
+            "href": address(&["ui", if is_input { "inbox" } else { "approvals" }, id], &[]),
         })
     };
     list(&run["approvals"]).iter().map(question).collect()
 }
 
-/// The part of a run that stays as it is while the run is executed: its cause, its input and its fire.
+/// The part of a run that stays as it is while the run is executed: its cause, its input and its fire. Its texts may be
+/// long, so it is computed.
 pub fn about(run: &Value) -> Value {
     let id = text(&run["id"]);
     json!({
@@ -98,10 +104,18 @@ pub fn about(run: &Value) -> Value {
         "trigger": run["trigger_type"],
         "missed": run["missed"],
         "blocked_by": run["blocked_by"],
-        "event_ids": run["event_ids"],
+        "events": events(run),
+        "more_events": list(&run["event_ids"]).len().saturating_sub(EVENTS),
         "input": long_text(&run["input"], id, "input"),
         "cause": long_text(&run["cause"], id, "cause"),
     })
+}
+
+/// The first events of a run, each with its page: `[{id, href}]`.
+fn events(run: &Value) -> Vec<Value> {
+    let tenant = run["tenant_id"].as_str();
+    let event = |id: &Value| json!({ "id": id, "href": href(text(id), None, tenant) });
+    list(&run["event_ids"]).iter().take(EVENTS).map(event).collect()
 }
 
 /// A text as far as a page shows it: `{shown, is_cut, bytes, href}`; `null` where there is none.
@@ -123,7 +137,10 @@ fn long_text(value: &Value, id: &str, part: &str) -> Value {
 pub async fn show_text(visit: Visit, Path((id, part)): Path<(String, String)>) -> UiResult {
     let run = visit.get(&["v1", "runs", &id], &[]).await?;
     match part.as_str() {
-        "output" | "input" | "cause" => whole_text(&visit, readable(&run[part.as_str()])).await,
+        "output" | "input" | "cause" => {
+            let whole = visit.compute(steps_to_write(&run), move || readable(&run[part.as_str()])).await?;
+            whole_text(&visit, whole).await
+        }
         _ => Err(UiError::not_found()),
     }
 }
@@ -146,6 +163,19 @@ mod tests {
         assert_eq!(times(&run, &waits, now), expected);
         let queued = json!({ "scheduled_for": "2026-11-21T00:00:00Z", "started_at": null });
         assert!(times(&queued, &[], now).iter().all(|(_, ms)| ms.is_none()));
+    }
+
+    #[test]
+    fn events_and_questions_of_a_run_lead_to_their_pages_and_many_events_are_counted() {
+        let ids: Vec<String> = (0..=EVENTS).map(|n| format!("e/{n}")).collect();
+        let run = json!({ "tenant_id": "ann", "event_ids": ids,
+            "approvals": [{ "id": "7", "kind": "input" }, { "id": "8", "kind": "approval" }] });
+        let about = about(&run);
+        assert_eq!((about["events"].as_array().map(Vec::len), &about["more_events"]), (Some(EVENTS), &json!(1)));
+        assert_eq!(about["events"][0], json!({ "id": "e/0", "href": "/ui/events/e%2F0?tenant_id=ann" }));
+        let questions = questions(&run, &Value::Null);
+        let hrefs: Vec<&str> = questions.iter().map(|question| text(&question["href"])).collect();
+        assert_eq!(hrefs, ["/ui/inbox/7", "/ui/approvals/8"]);
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::extract::Path;
 use serde_json::{Value, json};
 
+use crate::base::compute::steps_to_write;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
 use crate::http::ui::work::run::detail::detail;
 use crate::http::ui::work::run::entry::text;
-use crate::http::ui::work::run::head::{about, head, is_final};
+use crate::http::ui::work::run::head::{about, is_final};
 use crate::http::ui::work::run::pages::{self, computed, number};
 use crate::http::ui::work::run::related::{later_runs, repeated_runs, task_of, why};
-use crate::http::ui::work::run::rows::{RunParts, parts_of, timeline_of};
+use crate::http::ui::work::run::rows::{RunParts, head_of, parts_of, timeline_of};
 use crate::http::ui::work::run::said;
 use crate::http::ui::work::run::timeline::items_of;
 
@@ -39,10 +40,11 @@ pub async fn show_run(visit: Visit, Path(id): Path<String>) -> UiResult {
         true => (Value::Null, transcript_of(&visit, &parts).await?),
         false => (timeline_of(&visit, &parts, selected).await?, Value::Null),
     };
+    let of_about = Arc::clone(&parts);
     let page = json!({
         "id": id,
-        "head": head(&visit, &parts.run, &parts.approvals, &parts.deliveries),
-        "about": about(&parts.run),
+        "head": head_of(&visit, &parts).await?,
+        "about": visit.compute(steps_to_write(&parts.run), move || about(&of_about.run)).await?,
         "task": task,
         "earlier": earlier,
         "later": later,

@@ -50,8 +50,7 @@ pub async fn computed<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, UiError> {
-    let done = visit.state.compute.run_if_costly(visit.caller.computes_for(), steps_to_parse(bytes), work).await;
-    done.map_err(|panicked| UiError::internal(&panicked.to_string()))
+    visit.compute(steps_to_parse(bytes), work).await
 }
 
 /// A number of the address.

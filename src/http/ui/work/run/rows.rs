@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::extract::Path;
 use serde_json::{Value, json};
 
+use crate::base::compute::steps_to_write;
+use crate::base::token::Permission;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
 use crate::http::ui::work::run::entry::text;
 use crate::http::ui::work::run::head::head;
@@ -72,13 +74,23 @@ pub async fn timeline_of(visit: &Visit, parts: &Arc<RunParts>, selected: Option<
     .await
 }
 
+/// The head of the run of these parts, made in the reader's turn.
+///
+/// # Errors
+/// It could not be made.
+pub async fn head_of(visit: &Visit, parts: &Arc<RunParts>) -> Result<Value, UiError> {
+    let (may_write, now, steps) = (visit.holds(Permission::RunsWrite), visit.now, steps_to_write(&parts.run));
+    let parts = Arc::clone(parts);
+    visit.compute(steps, move || head(&parts.run, (&parts.approvals, &parts.deliveries), may_write, now)).await
+}
+
 /// The rows of a part, with the head of the run as it is now.
 pub async fn show_rows(visit: Visit, Path(id): Path<String>) -> UiResult {
     let from = number(visit.query("from"));
     let parts = Arc::new(parts_of(&visit, &id, (from, ENTRIES)).await?);
     let page = json!({
         "id": parts.run["id"],
-        "head": head(&visit, &parts.run, &parts.approvals, &parts.deliveries),
+        "head": head_of(&visit, &parts).await?,
         "timeline": timeline_of(&visit, &parts, None).await?,
     });
     visit.show("run_rows.html", "Rows", page).await

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::http::ui::work::run::cut::readable;
+use crate::http::ui::frame::text::readable;
 use crate::http::ui::work::run::entry::{RunEntry, list, text};
 
 /// A text of an entry.

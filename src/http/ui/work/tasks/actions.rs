@@ -8,14 +8,11 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::trigger::zone::{WallClock, parse_instant, parse_zone};
 use crate::domain::trigger::{DstFold, DstGap};
-use crate::http::in_process::CallError;
+use crate::http::ui::frame::refusal::shown_in_form;
+use crate::http::ui::frame::removal::{self, Removal};
 use crate::http::ui::frame::{UiForm, UiResult, Visit};
-use crate::http::ui::work::tasks::draft::typed_json;
 use crate::http::ui::work::tasks::page::{show_with, zone};
 use crate::http::ui::work::tasks::trigger_words::trigger_words;
-
-/// Statuses of the API with which a form is shown again.
-const REFUSALS: [u16; 4] = [400, 409, 413, 422];
 
 /// `POST /ui/tasks/{id}/pause`.
 pub async fn pause_task(Path(id): Path<String>, form: UiForm) -> UiResult {
@@ -43,10 +40,11 @@ pub async fn enable_task(Path(id): Path<String>, form: UiForm) -> UiResult {
 /// `POST /ui/tasks/{id}/run`.
 pub async fn run_task(Path(id): Path<String>, form: UiForm) -> UiResult {
     let mut body = json!({});
-    if let Some(text) = form.get("input").filter(|text| !text.trim().is_empty()) {
-        match typed_json(&form.visit, text).await? {
-            Ok(input) => body["input"] = input,
-            Err(why) => return refused_by_us(&form, &id, "run", vec![("/input", why)]).await,
+    match form.json("input").await? {
+        None => {}
+        Some(Ok(input)) => body["input"] = input,
+        Some(Err(why)) => {
+            return refused_by_us(&form, &id, "run", vec![("/input", format!("is not JSON: {why}"))]).await;
         }
     }
     done_with(&form, &id, "run", body, "requested").await
@@ -72,8 +70,25 @@ pub async fn backfill_task(Path(id): Path<String>, form: UiForm) -> UiResult {
 /// `GET /ui/tasks/{id}/delete`: asks once more.
 pub async fn confirm_delete(visit: Visit, Path(id): Path<String>) -> UiResult {
     let task = visit.get(&["v1", "tasks", &id], &[]).await?;
-    let page = json!({ "trigger_words": trigger_words(&task["trigger"]), "task": task });
-    visit.show("task_delete.html", "Delete a task", page).await
+    let name = task["name"].as_str().unwrap_or_default();
+    let thing = match task["tenant_id"].as_str().filter(|_| visit.sees_all()) {
+        Some(tenant) => format!("{name}, of {tenant}"),
+        None => name.to_owned(),
+    };
+    let trigger = format!("Its trigger: {}.", trigger_words(&task["trigger"]));
+    let removal = Removal {
+        title: "Delete this task?",
+        thing: &thing,
+        consequences: &[
+            trigger.as_str(),
+            "It never fires again. Its runs stay as a record; those that have not been started are taken back.",
+            "To stop it for a while, pause it.",
+        ],
+        action: &format!("/ui/tasks/{id}/delete"),
+        label: "Delete the task",
+        back: &format!("/ui/tasks/{id}"),
+    };
+    removal::ask(&visit, removal).await
 }
 
 /// `POST /ui/tasks/{id}/delete`.
@@ -86,12 +101,10 @@ pub async fn delete_task(Path(id): Path<String>, form: UiForm) -> UiResult {
 async fn done_with(form: &UiForm, id: &str, action: &'static str, body: Value, word: &'static str) -> UiResult {
     match form.visit.post(&["v1", "tasks", id, action], body, form.key()).await {
         Ok(_) => Ok(form.done(&format!("/ui/tasks/{id}"), word)),
-        Err(CallError { status, problem }) if REFUSALS.contains(&status) => {
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            let told = json!({ "problem": problem["detail"], "faults": problem["errors"] });
+        Err(error) => {
+            let (status, told) = shown_in_form(error)?;
             shown_again(form, status, id, action, told).await
         }
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,8 +1,8 @@
-//! The draft of a task as text: what the editor begins with, and JSON that was typed.
+//! The draft of a task as text: what the editor begins with.
 
 use serde_json::{Map, Value};
 
-use crate::base::compute::steps_to_parse;
+use crate::base::compute::steps_to_write;
 use crate::http::ui::frame::{UiError, Visit};
 
 /// Fields of a task that its owner changes, in the order in which the editor has them.
@@ -92,8 +92,16 @@ pub fn starter(name: Option<&str>) -> (&'static str, &'static str) {
     (name, text)
 }
 
-/// The fields of a stored task that its owner changes, as text.
-pub fn editable_text(task: &Value) -> String {
+/// The fields of a stored task that its owner changes, as text that the editor begins with.
+///
+/// # Errors
+/// It can't be written now.
+pub async fn stored_draft(visit: &Visit, task: &Value) -> Result<String, UiError> {
+    let (steps, task) = (steps_to_write(task), task.clone());
+    visit.compute(steps, move || editable_text(&task)).await
+}
+
+fn editable_text(task: &Value) -> String {
     let to_recipient = Value::Object(Map::new());
     let written = |field: &&str| match (task.get(*field), *field) {
         (Some(value), _) => Some((field.to_string(), value)),
@@ -110,17 +118,6 @@ pub fn editable_text(task: &Value) -> String {
         })
         .collect();
     format!("{{\n{}\n}}", fields.join(",\n"))
-}
-
-/// JSON that was typed, or what is wrong with it.
-///
-/// # Errors
-/// It can't be read now.
-pub async fn typed_json(visit: &Visit, text: &str) -> Result<Result<Value, String>, UiError> {
-    let (steps, text) = (steps_to_parse(text.len()), text.to_owned());
-    let work = move || serde_json::from_str(&text).map_err(|error| format!("is not JSON: {error}"));
-    let read = visit.state.compute.run_if_costly(visit.caller.computes_for(), steps, work).await;
-    read.map_err(|panicked| UiError::internal(&panicked.to_string()))
 }
 
 #[cfg(test)]

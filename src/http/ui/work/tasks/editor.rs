@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::http::ui::frame::{UiError, UiForm, UiResult, Visit};
-use crate::http::ui::work::tasks::draft::{EDITABLE, STARTERS, editable_text, starter, typed_json};
+use crate::http::ui::work::tasks::draft::{EDITABLE, STARTERS, starter, stored_draft};
 use crate::http::ui::work::tasks::trial::{TriedDraft, refusal, trial};
 
 const TEMPLATE: &str = "task_edit.html";
@@ -33,7 +33,7 @@ pub async fn show_new(visit: Visit) -> UiResult {
 /// `GET /ui/tasks/{id}/edit`.
 pub async fn show_edit(visit: Visit, Path(id): Path<String>) -> UiResult {
     let task = visit.get(&["v1", "tasks", &id], &[]).await?;
-    let page = json!({ "draft": editable_text(&task), "version": task["version"] });
+    let page = json!({ "draft": stored_draft(&visit, &task).await?, "version": task["version"] });
     shown(&visit, StatusCode::OK, Some(&task), page).await
 }
 
@@ -72,18 +72,16 @@ async fn take(form: &UiForm, task: Option<&Value>) -> UiResult {
 /// Reads the texts of the form, or says what is wrong with them.
 async fn read_draft(form: &UiForm, task: Option<&Value>) -> Result<Result<SentDraft, Value>, UiError> {
     let fault = |pointer: &str, message: &str| json!([{ "pointer": pointer, "message": message }]);
-    let mut body = match typed_json(&form.visit, form.text("draft")).await? {
-        Ok(Value::Object(body)) => body,
-        Ok(_) => return Ok(Err(fault("", "A task is a JSON object."))),
-        Err(why) => return Ok(Err(fault("", &format!("The draft {why}.")))),
+    let mut body = match form.json("draft").await? {
+        Some(Ok(Value::Object(body))) => body,
+        Some(Err(why)) => return Ok(Err(fault("", &format!("The draft is not JSON: {why}.")))),
+        Some(Ok(_)) | None => return Ok(Err(fault("", "A task is a JSON object."))),
     };
-    let sample = match form.get("sample").filter(|text| !text.trim().is_empty()) {
+    let sample = match form.json("sample").await? {
         None => Map::new(),
-        Some(text) => match typed_json(&form.visit, text).await? {
-            Ok(Value::Object(sample)) => sample,
-            Ok(_) => return Ok(Err(fault("", "The sample is a JSON object, such as {\"event\": {\"data\": {}}}."))),
-            Err(why) => return Ok(Err(fault("", &format!("The sample {why}.")))),
-        },
+        Some(Ok(Value::Object(sample))) => sample,
+        Some(Err(why)) => return Ok(Err(fault("", &format!("The sample is not JSON: {why}.")))),
+        Some(Ok(_)) => return Ok(Err(fault("", "The sample is a JSON object, such as {\"event\": {\"data\": {}}}."))),
     };
     // the fields of the form stand for what the draft leaves out
     match task {

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::http::in_process::CallError;
-use crate::http::ui::frame::UiError;
+use crate::http::ui::frame::failure::UiError;
 
 /// In the place of a detail that only counts the faults.
 const CORRECT: &str = "Nothing was done. Correct what is listed here, and send it again.";
@@ -15,7 +15,7 @@ const CORRECT: &str = "Nothing was done. Correct what is listed here, and send i
 /// # Errors
 /// It is nothing that another text in the form would change.
 pub fn shown_in_form(error: CallError) -> Result<(StatusCode, Value), UiError> {
-    if !matches!(error.status, 400 | 409 | 422) {
+    if !matches!(error.status, 400 | 409 | 413 | 422) {
         return Err(error.into());
     }
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use crate::http::ui::frame::{UiResult, Visit};
+use crate::http::ui::frame::failure::UiResult;
+use crate::http::ui::frame::visit::Visit;
 
 /// Something that is about to be deleted or stopped.
 pub struct Removal<'a> {
