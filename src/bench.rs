@@ -51,7 +51,7 @@ pub use site::BenchSite;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description. First those that a user gets, by the default configuration.
-pub const NAMES: [(&str, &str); 30] = [
+pub const NAMES: [(&str, &str); 32] = [
     ("agent_1", "a run of an agent of 3 turns and 2 calls, one at a time"),
     ("agent_32", "runs of such an agent, 32 at once"),
     ("agent_wait_1000", "memory of a run while its model takes its time, of 1,000 runs"),
@@ -61,6 +61,8 @@ pub const NAMES: [(&str, &str); 30] = [
     ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
     ("list_runs_1m", "lists of runs of a tenant that has 1,000,000, and the operator's, by each filter"),
     ("stats_1m", "figures of a tenant that has 1,000,000 runs, counted anew, and the operator's"),
+    ("dashboard_1m", "pages of the dashboard beside 1,000,000 tasks and 1,000,000 runs: how long, and how large"),
+    ("live_tails_200", "pipelines that are due at once beside 200 open streams of the dashboard, and without"),
     ("recall_1m", "facts that a run is told, of 1,000,000 of 10,000 tenants"),
     ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
@@ -118,6 +120,7 @@ pub async fn run(names: &[&str], at: &BenchSite, size: BenchSize, told: &dyn Fn(
     figures::everything::measure(&mut bench).await?;
     figures::webhook::measure(&mut bench).await?;
     figures::lists::measure(&mut bench).await?;
+    figures::dashboard::live_tails::measure(&mut bench).await?;
     figures::recall::measure(&mut bench).await?;
     figures::neighbours::measure(&mut bench).await?;
     if bench.includes("events") {

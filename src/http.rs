@@ -45,11 +45,14 @@ use crate::executor::ExecutorRegistry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
 use crate::executor::tool_trial::ToolTrials;
+use crate::http::api::events::log_ends::LogEnds;
 use crate::http::error::ApiError;
 use crate::http::request::WrongTokens;
+use crate::http::request::token_checks::TokenChecks;
 use crate::http::server::ServerLimits;
 use crate::http::server::proxies::{ForwardedHeader, TrustedProxies};
 use crate::http::streaming::limiter::StreamLimiter;
+use crate::http::streaming::run::record_watch::RecordWatch;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::poll::Poller;
@@ -201,6 +204,12 @@ pub struct HttpShared {
     pub hooks: hooks::Hooks,
     /// Counts open streams.
     pub streams: StreamLimiter,
+    /// How far the runs have come that streams follow.
+    records: RecordWatch,
+    /// How far the bus has come that streams follow.
+    log_ends: LogEnds,
+    /// Tokens of streams that were looked up a moment ago.
+    token_checks: TokenChecks,
     /// Gauges that are looked up when metrics are read.
     pub gauges: server::gauges::Gauges,
     /// Figures that were counted a moment ago.
@@ -222,7 +231,19 @@ impl HttpState {
         let gauges = server::gauges::Gauges::new(&parts.metrics);
         let stats = server::stats::StatsCache::new();
         let served = mcp::served::McpServed::new(&parts.metrics);
-        HttpState(Arc::new(HttpShared { parts, admin_token, wrong_tokens, hooks, streams, gauges, stats, served }))
+        HttpState(Arc::new(HttpShared {
+            parts,
+            admin_token,
+            wrong_tokens,
+            hooks,
+            streams,
+            records: RecordWatch::default(),
+            log_ends: LogEnds::new(),
+            token_checks: TokenChecks::default(),
+            gauges,
+            stats,
+            served,
+        }))
     }
 }
 

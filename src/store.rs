@@ -98,13 +98,12 @@ pub use runs::pages::{RunFilter, RunOverview, SCANNED};
 pub use runs::recorded::SurroundingRuns;
 pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::StrandedRun;
-pub use runs::run_location::{Holder, ParkedRun, QueuedPlace, RunLocation};
+pub use runs::run_location::{Holder, ParkedRun, QueuedPlace, RunLocation, RunProgress};
 pub use runs::shares::{Occupant, Shares, TenantShares, count_by_tenant, tenant_hash, tenant_share};
 pub use runs::slots::log_end_outside_execution;
 pub use runs::starting::immediate_start::ImmediateStart;
 pub use runs::starting::local_starter::{LocalStarter, ReservedStart};
 pub use runs::starting::{StartedRun, Starts, TakeResult};
-pub use tasks::TaskFilter;
 pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use tasks::creating::NewTask;
 pub use tasks::disabling::SeenTask;
@@ -114,6 +113,7 @@ pub use tasks::names::TaskName;
 pub use tasks::task_state::STATE_NAMES;
 pub use tasks::upcoming::UpcomingFire;
 pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
+pub use tasks::{SCANNED_TASKS, TaskFilter};
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]

@@ -4,6 +4,7 @@ pub(super) mod agent;
 pub(super) mod agent_wait;
 pub(super) mod burst;
 pub(super) mod create;
+pub(super) mod dashboard;
 pub(super) mod drain;
 pub(super) mod events;
 pub(super) mod everything;

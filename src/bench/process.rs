@@ -1,7 +1,9 @@
 //! Another process of a measurement, from outside.
 
+pub mod held_stream;
 pub mod service;
 pub mod threads;
+pub mod visitor;
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -15,7 +15,16 @@ use crate::domain::quota::MOST;
 const LEAST: f64 = 0.05;
 
 /// Beginnings of the names of figures that are measured with the default configuration.
-const BY_DEFAULT: [&str; 6] = ["agent", "pipeline_fire", "webhook_fire", "list_runs_1m", "stats_1m", neighbours::NAME];
+const BY_DEFAULT: [&str; 8] = [
+    "agent",
+    "pipeline_fire",
+    "webhook_fire",
+    "list_runs_1m",
+    "stats_1m",
+    "dashboard_1m",
+    "live_tails_200",
+    neighbours::NAME,
+];
 
 /// A file that belongs to the page.
 pub struct Picture {

@@ -94,6 +94,11 @@ impl Hub {
         Arc::new(move |event| hub.publish(run_id, || event))
     }
 
+    /// The runs that are watched, in any order.
+    pub fn watched_runs(&self) -> Vec<Uuid> {
+        self.0.lock().expect("hub lock").keys().copied().collect()
+    }
+
     /// How many runs are watched.
     pub fn watched(&self) -> usize {
         self.0.lock().expect("hub lock").len()
@@ -219,7 +224,7 @@ mod tests {
         assert_eq!(first.next().await, WatchedEvent::Event(chunk(1)));
         assert_eq!(second.next().await, WatchedEvent::Event(chunk(1)));
         drop(first);
-        assert_eq!(hub.watched(), 1);
+        assert_eq!((hub.watched(), hub.watched_runs()), (1, vec![run]));
         drop(second);
         assert_eq!(hub.watched(), 0);
     }

@@ -9,6 +9,7 @@ pub mod idempotency;
 pub mod page;
 pub mod path;
 pub mod query;
+pub(in crate::http) mod token_checks;
 pub mod wrong_tokens;
 
 pub use answer::Json;

@@ -35,7 +35,7 @@ use crate::store::runs::requests::LOCK_DUE;
 use crate::store::runs::slots::log_ends_outside_execution;
 use crate::store::sql::sql;
 use crate::store::tasks::row::TaskRow;
-use crate::store::tx::{Rows, Tx};
+use crate::store::tx::{Rows, StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// Which tasks to list. Newest first, after the task `before`.
@@ -57,6 +57,8 @@ pub struct TaskFilter {
     pub limit: i64,
 }
 
+/// Tasks that a page by a filter looks through at most.
+pub const SCANNED_TASKS: i64 = 5_000;
 /// Tasks with their due rows; a condition follows.
 pub(super) const SELECT_TASK: &str = sql!(COLUMNS, FROM_TASKS);
 /// One task in a scope, with its length.
@@ -94,6 +96,34 @@ const MEASURED: &str = "with page as materialized (
     select t.id, octet_length(cast(t.spec as text)) + coalesce(octet_length(t.status_reason), 0) as bytes
       from tasks t where true";
 const FITTING: Split = fitting!(SELECT_TASK, "t.id");
+
+impl TaskFilter {
+    /// Whether tasks are passed over that no index tells from those that are wanted.
+    fn is_looked_for(&self) -> bool {
+        self.key.is_none() && (self.status.is_some() || self.trigger_type.is_some() || self.q.is_some())
+    }
+}
+
+/// Adds whose tasks are wanted, and from which on; answers what the order begins with.
+fn push_place(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &TaskFilter) -> &'static str {
+    let (mut order, mut key) = ("", None);
+    for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+        query.push_key("t.tenant_id", text(tenant).into_owned());
+        (order, key) = ("t.tenant_id desc, ", Some(("t.tenant_id", text(tenant).into_owned())));
+    }
+    if let Some(before) = filter.before {
+        query.push_before(key, "t.id", before);
+    }
+    order
+}
+
+/// The id down to which a page looks, conversations counted; `None`: to the end.
+async fn oldest_scanned(tx: &mut Tx<'_>, scope: &Scope, filter: &TaskFilter) -> Result<Option<Uuid>, sqlx::Error> {
+    let mut query = tx.build("select t.id from tasks t where true");
+    let order = push_place(&mut query, scope, filter);
+    query.push(" order by ").push(order).push("t.id desc limit 1 offset ").push_bind(SCANNED_TASKS - 1);
+    query.finish().optional_scalar().await
+}
 
 impl Store {
     /// Whether all tasks are of one tenant, or there is none: what the first and the last of an index say.
@@ -152,17 +182,23 @@ impl Store {
         Ok(self.page_of_tasks(scope, filter, UNBOUNDED).await?.rows)
     }
 
-    /// A page of tasks that match, newest first; those that can't be read are left out.
+    /// A page of tasks that match, newest first; those that can't be read are left out. One by a status, a kind of
+    /// trigger or a part of the name looks through [`SCANNED_TASKS`] at most, and may go on with fewer than were asked
+    /// for.
     pub async fn tasks_page(&self, scope: &Scope, filter: &TaskFilter) -> Result<RowPage<Task>, StoreError> {
         self.page_of_tasks(scope, filter, PAGE_BYTES).await
     }
 
     async fn page_of_tasks(&self, scope: &Scope, filter: &TaskFilter, bound: i64) -> Result<RowPage<Task>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let (mut query, mut order) = (read.build(MEASURED), "");
-        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push_key("t.tenant_id", text(tenant).into_owned());
-            order = "t.tenant_id desc, ";
+        let oldest = match bound == UNBOUNDED || !filter.is_looked_for() {
+            true => None,
+            false => oldest_scanned(&mut read.tx(), scope, filter).await?,
+        };
+        let mut query = read.build(MEASURED);
+        let order = push_place(&mut query, scope, filter);
+        if let Some(oldest) = oldest {
+            query.push(" and t.id >= ").push_bind(oldest);
         }
         if let Some(key) = &filter.key {
             query.push(" and (t.key = ").push_bind(text(key).into_owned());
@@ -186,17 +222,16 @@ impl Store {
             query.push(" and lower(t.name) like lower(").push_bind(pattern).push(") escape '\\'");
         }
         query.push(" and t.trigger_type <> 'chat'");
-        if let Some(before) = filter.before {
-            let key = [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten().next_back();
-            let key = key.map(|tenant| ("t.tenant_id", text(tenant).into_owned()));
-            query.push_before(key, "t.id", before);
-        }
         push_page(&mut query, (order, "t.id"), filter.limit, (FITTING, bound));
         let rows = query.finish().rows().await?;
         read.end().await?;
-        let (unreadable, limit) = (self.unreadable.clone(), filter.limit);
+        let (unreadable, limit, found) = (self.unreadable.clone(), filter.limit, rows.len() as i64);
         let read = move |rows: &Rows| RowPage::from_rows(&unreadable, "tasks", rows, limit, TaskRow::task);
-        self.decode_rows(scope.tenant(), rows, read).await
+        let mut page = self.decode_rows(scope.tenant(), rows, read).await?;
+        if oldest.is_some() && found < limit && !page.is_cut {
+            page.behind = oldest;
+        }
+        Ok(page)
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.

@@ -12,6 +12,7 @@ mod events;
 mod inbox;
 mod memory;
 mod recipients;
+mod round_trips;
 mod run;
 mod runs;
 mod session;

@@ -1,6 +1,7 @@
 //! `list_runs_1m` and `stats_1m`: what a tenant with very many runs that have ended, and the operator, wait for lists
 //! and figures, by the API of a service with its default configuration. Figures are counted anew each time: a service
-//! keeps them for a while, and what it keeps says nothing of the counting.
+//! keeps them for a while, and what it keeps says nothing of the counting. The pages of the dashboard are measured in
+//! the same place.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::clock::pause;
+use crate::bench::figures::dashboard::pages::{self, PageTimes};
 use crate::bench::fixtures::{ENDED_FAILED, ENDED_TASKS};
 use crate::bench::limits::{millis, rows};
 use crate::bench::process::service::{BenchService, BenchTenant};
@@ -77,14 +79,33 @@ struct ListObservations {
     tasks: usize,
 }
 
+/// Observations of one place: none where they are not asked for.
+struct PlaceObservations {
+    lists: Option<ListObservations>,
+    pages: Option<Vec<PageTimes>>,
+}
+
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.includes_any(&[LIST, STATS]) {
+    if !bench.includes_any(&[LIST, STATS, pages::NAME]) {
         return Ok(());
     }
     let stored = bench.size.stored_runs;
-    bench.progress(&format!("{LIST}, {STATS}: {stored} stored runs of one tenant"));
-    let ListObservations { lists, bare, own_figures, all_figures, tasks } =
+    bench.progress(&format!("{LIST}, {STATS}, {}: {stored} stored runs of one tenant", pages::NAME));
+    let PlaceObservations { lists, pages } =
         BenchEnv::with(bench.at, async |place| observe(bench, place).await).await?;
+    if let Some(lists) = lists {
+        tell(bench, lists);
+    }
+    if let Some(pages) = pages {
+        let figure = pages::figure(bench, pages);
+        bench.figures.push(figure);
+    }
+    Ok(())
+}
+
+fn tell(bench: &mut Bench<'_>, observed: ListObservations) {
+    let stored = bench.size.stored_runs;
+    let ListObservations { lists, bare, own_figures, all_figures, tasks } = observed;
     if bench.includes(LIST)
         && let Some((own, others)) = lists.split_first()
     {
@@ -107,7 +128,6 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let figure = figure.with_part_at_most("the operator's, of all tenants, p99", "ms", all.percentile(0.99), MOST);
         bench.figures.push(figure.with_part("tasks of all tenants", "", tasks as f64).spread(&samples));
     }
-    Ok(())
 }
 
 fn judged(figure: BenchFigure) -> BenchFigure {
@@ -118,7 +138,7 @@ fn median(filtered: &FilterTimes) -> f64 {
     Samples::new(filtered.took.clone()).percentile(0.5)
 }
 
-async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<ListObservations> {
+async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<PlaceObservations> {
     let stored = bench.size.stored_runs;
     let instance = Instance::build_with(&place.default_config(), None).await?;
     let fixtures = instance.fixtures(place);
@@ -131,10 +151,28 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<ListObse
         // as autovacuum has done long before there are so many
         place.inside.execute("analyze runs, tasks, due").await?;
     }
+    let lists = match bench.includes_any(&[LIST, STATS]) {
+        true => Some(observe_lists(bench, place, &ended, tasks).await?),
+        false => None,
+    };
+    let missing = bench.size.stored_tasks - tasks;
+    let pages = match bench.includes(pages::NAME) {
+        true => Some(pages::observe(bench, place, (TENANT, ended.task), missing).await?),
+        false => None,
+    };
+    Ok(PlaceObservations { lists, pages })
+}
+
+async fn observe_lists(
+    bench: &Bench<'_>,
+    place: &BenchEnv,
+    ended: &EndedRuns,
+    tasks: usize,
+) -> anyhow::Result<ListObservations> {
     let bare = rows::pages(&place.inside, TENANT, PAGE, REQUESTS).await?;
     let service = BenchService::start(bench.at, place).await?;
     let (tenant, operator) = (service.tenant(TENANT).await?, service.operator());
-    check(&tenant, &ended).await?;
+    check(&tenant, ended).await?;
     let mut lists = vec![
         CallerTimes { words: "", filtered: Vec::new() },
         CallerTimes { words: "the operator's, of all tenants, p99", filtered: Vec::new() },
@@ -152,7 +190,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<ListObse
     let most = if bench.size.quick { QUICK_REQUESTS } else { REQUESTS };
     if bench.includes(LIST) {
         for ((caller, of), times) in callers.iter().zip(&mut lists) {
-            for filter in filters(&ended) {
+            for filter in filters(ended) {
                 times.filtered.push(requests(caller, format!("{filter}{of}"), most).await?);
                 if counted.elapsed() > COUNTED_ANEW {
                     own_figures.ask(&tenant).await?;

@@ -59,10 +59,10 @@ pub struct Args {
     /// Seconds for which the lone task is watched [default: 60]
     #[arg(long, value_name = "N")]
     single_task_seconds: Option<usize>,
-    /// Tasks that are stored in rest_1m and herd, and a tenth of them in stats_1m [default: 1000000]
+    /// Tasks that are stored in rest_1m, herd and dashboard_1m, and a tenth of them in stats_1m [default: 1000000]
     #[arg(long, value_name = "N")]
     stored_tasks: Option<usize>,
-    /// Runs that are stored in list_runs_1m and stats_1m [default: 1000000]
+    /// Runs that are stored in list_runs_1m, stats_1m and dashboard_1m [default: 1000000]
     #[arg(long, value_name = "N")]
     stored_runs: Option<usize>,
     /// Facts that are stored in recall_1m [default: 1000000]

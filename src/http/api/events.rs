@@ -1,6 +1,7 @@
 //! Events over HTTP: publishing them in every form of CloudEvents, and reading the log of the bus.
 
 mod form;
+pub(in crate::http) mod log_ends;
 pub mod lookup;
 mod tail;
 

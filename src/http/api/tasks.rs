@@ -107,6 +107,9 @@ pub(in crate::http) fn read_new(
 }
 
 /// List tasks
+///
+/// A page of a `status`, a `trigger_type` or a `q` looks through 5,000 tasks at most: it may have few items, or none,
+/// and still go on at `next_cursor`.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:read"])), params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("status" = Option<TaskStatus>, Query), ("trigger_type" = Option<String>, Query, example = "schedule"),

@@ -211,13 +211,18 @@ impl AuthenticatedCaller {
         self.root.clone().unwrap_or_else(|| self.name())
     }
 
-    /// Whether the token is good even now: for answers that go on for long.
+    /// Whether the token is good even now, or was half a second ago: for answers that go on for long.
     pub async fn is_still_known(&self, state: &HttpState) -> Result<bool, StoreError> {
         if self.token_id.is_none() {
             return Ok(true);
         }
+        if let Some(is_known) = state.token_checks.recent(&self.hash) {
+            return Ok(is_known);
+        }
         let token = state.store.find_token(self.hash.as_bytes()).await?;
-        Ok(token.is_some_and(|token| dead(&token, state.clock.now()).is_none()))
+        let is_known = token.is_some_and(|token| dead(&token, state.clock.now()).is_none());
+        state.token_checks.note(&self.hash, is_known);
+        Ok(is_known)
     }
 
     /// Whether they have a token: the program that the service is a part of has none.

@@ -10,6 +10,8 @@ mod event_text;
 mod keyed_event;
 mod memory;
 mod position;
+pub(in crate::http) mod record_watch;
+mod stream_reference;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,8 +25,6 @@ use futures::future::{BoxFuture, ready};
 use futures::stream::unfold;
 use futures::{FutureExt, Stream, StreamExt};
 use serde_json::json;
-use utoipa::openapi::{Ref, RefOr, Schema};
-use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use crate::base::clock;
@@ -36,7 +36,6 @@ use crate::http::HttpState;
 use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
-use crate::http::openapi::streams::{self, NamedSchemas};
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::event_text::{written, written_in_turn};
@@ -47,8 +46,10 @@ use crate::store::{ApprovalFilter, StoreError};
 
 pub(in crate::http) use crate::http::streaming::run::memory::ClientEvent;
 pub(in crate::http) use crate::http::streaming::run::position::StreamPosition;
+pub(in crate::http) use crate::http::streaming::run::stream_reference::RunStream;
 
-/// How often the transcript is looked at while nothing is heard.
+/// How often the record is looked at while nothing is heard. One look is for all streams of the instance: a stream
+/// reads its run by itself where that look has found something new.
 const LOOK: Duration = Duration::from_millis(500);
 /// How soon it is looked at after the executor has said that it is done: its last write is on the way.
 const LOOK_SOON: Duration = Duration::from_millis(50);
@@ -83,30 +84,6 @@ pub async fn stream_run(
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     Ok(follow(state, caller, FollowedRun { id, conversation_id: run.conversation_id(), live, position }, permit))
-}
-
-/// The stream of a run, for the reference.
-pub(in crate::http) struct RunStream;
-
-impl RunStream {
-    /// The published name of its events.
-    const EVENT: &str = "RunStreamEvent";
-    /// The meaning of their ids.
-    const ID: &str = "With it as `Last-Event-ID` a stream goes on behind this event. Absent with an event that is told while it \
-                      happens, and not again.";
-}
-
-impl PartialSchema for RunStream {
-    fn schema() -> RefOr<Schema> {
-        streams::stream_of(Ref::from_schema_name(RunStream::EVENT).into())
-    }
-}
-
-impl ToSchema for RunStream {
-    fn schemas(schemas: &mut NamedSchemas) {
-        schemas.push((RunStream::EVENT.into(), streams::events_by_tag::<StreamEvent>("type", Some(RunStream::ID))));
-        StreamEvent::schemas(schemas);
-    }
 }
 
 /// A run that is about to be followed.
@@ -161,6 +138,8 @@ struct Follower {
     outbox: VecDeque<ClientEvent>,
     /// Approvals may be there that were not told.
     asks: bool,
+    /// The record may have something new, whatever was found by the look for all streams.
+    expects_news: bool,
     /// When the record is looked at next.
     look: BoxFuture<'static, ()>,
     ended: bool,
@@ -178,6 +157,7 @@ impl Follower {
             memory: StreamMemory::behind(position),
             outbox: [session].into(),
             asks: true,
+            expects_news: true,
             look: ready(()).boxed(),
             ended: false,
         }
@@ -210,7 +190,7 @@ impl Follower {
     async fn on_live_event(&mut self, heard: WatchedEvent) {
         match heard {
             // it is recorded: what was committed before it comes before all that is heard after it
-            WatchedEvent::Event(StreamEvent::StateChange { .. }) => self.look = ready(()).boxed(),
+            WatchedEvent::Event(StreamEvent::StateChange { .. }) => self.look_now(),
             WatchedEvent::Event(
                 StreamEvent::Session { .. }
                 | StreamEvent::ApprovalRequired { .. }
@@ -233,7 +213,13 @@ impl Follower {
         }
     }
 
+    fn look_now(&mut self) {
+        self.expects_news = true;
+        self.look = ready(()).boxed();
+    }
+
     fn look_soon(&mut self) {
+        self.expects_news = true;
         self.look = clock::pause(LOOK_SOON).boxed();
     }
 
@@ -241,14 +227,36 @@ impl Follower {
     async fn read_record(&mut self) {
         self.look = clock::pause(LOOK).boxed();
         let read = match self.caller.is_still_known(&self.state).await {
-            Ok(true) => self.read().await,
+            Ok(true) => self.read_news().await,
             Ok(false) => Err(StoreError::NotFound),
             Err(error) => Err(error),
         };
         match read {
             Ok(()) => {}
             Err(StoreError::NotFound) => self.ended = true,
-            Err(error) => tracing::warn!(run_id = %self.id, %error, "can't read a run that is followed"),
+            Err(error) => {
+                self.expects_news = true;
+                tracing::warn!(run_id = %self.id, %error, "can't read a run that is followed");
+            }
+        }
+    }
+
+    /// Whether there may be something in the record that was not told: by the look for all streams, where nothing was
+    /// heard.
+    async fn may_have_news(&mut self) -> bool {
+        if std::mem::take(&mut self.expects_news) || self.asks {
+            return true;
+        }
+        let state = &self.state;
+        let Some(progress) = state.records.progress_of(&state.store, &state.hub, self.id).await else { return true };
+        let position = &self.memory.position;
+        progress.last_seq > position.seq || position.state != Some((progress.state, progress.attempt))
+    }
+
+    async fn read_news(&mut self) -> Result<(), StoreError> {
+        match self.may_have_news().await {
+            true => self.read().await,
+            false => Ok(()),
         }
     }
 
@@ -259,10 +267,10 @@ impl Follower {
         let run = self.state.store.get_run(&self.caller.scope, self.id).await?;
         let next_seq = self.memory.position.seq.map_or(0, |seq| seq + 1);
         let page = self.state.store.transcript_page(&self.caller.scope, self.id, next_seq, ENTRIES).await?;
-        let has_news = !page.rows.is_empty() || self.memory.position.state != Some((run.state, run.attempt));
-        if has_news && !self.asks {
+        let is_new_state = self.memory.position.state != Some((run.state, run.attempt));
+        if (is_new_state || !page.rows.is_empty()) && !self.asks {
             self.asks = true;
-            self.look = ready(()).boxed();
+            self.look_now();
             return Ok(());
         }
         let has_more = page.is_cut || page.rows.len() as i64 == ENTRIES;
@@ -276,10 +284,11 @@ impl Follower {
         self.tell_approvals(&mut approvals, self.memory.position.turn, run.state);
         if has_more {
             // more are there: they come before what is said of the run
-            self.look = ready(()).boxed();
+            self.look_now();
             return Ok(());
         }
-        self.asks = !approvals.is_empty();
+        // a question may have come with the state, after the approvals were read
+        self.asks = is_new_state || !approvals.is_empty();
         self.pass(run.state, run.attempt, run.reason.as_deref());
         self.tell_error(&run);
         if run.state.is_final() {

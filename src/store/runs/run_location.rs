@@ -1,9 +1,13 @@
-//! Where a run is that is not over, and who has its task's slot: for those who ask why. Each look is by a primary key.
+//! Where a run is that is not over, and who has its task's slot: for those who ask why. And how far runs have come, for
+//! those who follow them. Each look is by a primary key.
+
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::run::RunState;
 use crate::store::{Store, StoreError};
 
 /// A run in the queue.
@@ -56,7 +60,39 @@ pub struct RunLocation {
     pub holder: Option<Holder>,
 }
 
+/// How far the record of a run has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunProgress {
+    /// Its state.
+    pub state: RunState,
+    /// Its attempt.
+    pub attempt: i32,
+    /// The number of the last entry of its transcript; `None`: there is none.
+    pub last_seq: Option<i64>,
+}
+
 impl Store {
+    /// How far these runs of any tenant have come, in one look. Those that are gone, or whose state a newer release has
+    /// written, are left out.
+    pub async fn run_progress(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, RunProgress>, StoreError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut read = self.db.read_in(&Scope::Every).await?;
+        let mut query = read.build(
+            "select r.id, r.state, r.attempt, (select max(t.seq) from turns t where t.run_id = r.id)
+               from runs r where r.id in (",
+        );
+        query.list(ids.iter()).push(")");
+        // planned each time, as pages of transcripts are
+        let found: Vec<(Uuid, String, i32, Option<i64>)> = query.finish().persistent(false).all().await?;
+        read.end().await?;
+        let progress = |(id, state, attempt, last_seq): (Uuid, String, i32, Option<i64>)| {
+            Some((id, RunProgress { state: RunState::parse(&state)?, attempt, last_seq }))
+        };
+        Ok(found.into_iter().filter_map(progress).collect())
+    }
+
     /// Where this run is.
     pub async fn locate_run(
         &self,

@@ -54,6 +54,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::support::binary::TempDir;
+use crate::support::gate::Gate;
 use crate::support::postgres::Database;
 use crate::support::reference::{Exchange, Reference, is_held, reference};
 use crate::support::sqlite;
@@ -197,10 +198,20 @@ impl Api {
     }
 
     pub async fn on_postgres() -> Api {
-        let migrate = |url: String| async move {
-            open(Some(url), Path::new("."), Clock::system()).await.close().await;
-        };
-        let database = Arc::new(Database::copy_of("api_template", migrate).await);
+        Api::on(Arc::new(migrated_database().await)).await
+    }
+
+    /// On Postgres behind a gate, which counts round trips.
+    pub async fn behind_gate() -> (Api, Gate, Arc<Database>) {
+        let mut database = migrated_database().await;
+        let gate = Gate::before(&database.url).await;
+        gate.open().await;
+        database.url = gate.url(&database.url);
+        let database = Arc::new(database);
+        (Api::on(Arc::clone(&database)).await, gate, database)
+    }
+
+    async fn on(database: Arc<Database>) -> Api {
         let public_url = http::Settings::default().public_url();
         Api::over(Some(database), ServerLimits::default(), None, google(), &public_url).await
     }
@@ -531,6 +542,13 @@ pub fn daily_of(tenant: &str) -> Value {
 /// A tenant's view.
 pub fn only(tenant: &str) -> Scope {
     Scope::Only(Tenant::new(tenant).unwrap())
+}
+
+async fn migrated_database() -> Database {
+    let migrate = |url: String| async move {
+        open(Some(url), Path::new("."), Clock::system()).await.close().await;
+    };
+    Database::copy_of("api_template", migrate).await
 }
 
 async fn open(url: Option<String>, dir: &Path, clock: Clock) -> Store {

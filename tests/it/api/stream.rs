@@ -1,6 +1,7 @@
 //! Following a run: what was committed first, then what happens, each thing once, until the end.
 
 mod instances;
+mod shared_looks;
 
 use std::time::Duration;
 

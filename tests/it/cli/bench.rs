@@ -34,7 +34,7 @@ const HOSTILE: [&str; 12] = [
     "polls by a query that took all of their time",
 ];
 /// Figures of the service's own executors and lists, on whichever database there is.
-const OF_USERS: [&str; 12] = [
+const OF_USERS: [&str; 14] = [
     "agent_1",
     "agent_32",
     "agent_wait_1000",
@@ -46,6 +46,8 @@ const OF_USERS: [&str; 12] = [
     "webhook_fire",
     "list_runs_1m",
     "stats_1m",
+    "dashboard_1m",
+    "live_tails_200",
     "recall_1m",
 ];
 const ON_POSTGRES: [&str; 19] = [
@@ -146,6 +148,15 @@ fn check_figures_of_users(report: &Value) {
     assert!(stats["of"].as_u64() >= Some(2), "{stats:#}");
     assert!(part(stats, "the operator's, of all tenants, p99") > 0.0, "{stats:#}");
     assert_eq!(part(stats, "tasks of all tenants"), 300.0, "{stats:#}");
+    // both readers have opened every page, each more than once
+    let pages = figure(report, "dashboard_1m");
+    assert!(pages["of"].as_u64() >= Some(36 * 2 * 3), "{pages:#}");
+    for page in ["/ui", "/ui/runs", "/ui/runs/{id}", "/ui/runs/{id}, 5,000 entries", "/ui/system"] {
+        assert!(part(pages, &format!("`{page}`, p99")) > 0.0, "{page}: {pages:#}");
+    }
+    assert!(part(pages, "the largest page") > 1.0, "{pages:#}");
+    let tails = figure(report, "live_tails_200");
+    assert_eq!((&tails["of"], part(tails, "open streams")), (&Value::from(500), 20.0), "{tails:#}");
     let recall = figure(report, "recall_1m");
     assert_eq!(recall["of"], 20, "one of each tenant: {recall:#}");
     for name in ["p50", "a bare full-text query over as many, p99", "of a tenant with 500 facts beside them, p99"] {

@@ -60,6 +60,8 @@ pub async fn calls(world: &StoreHarness) {
     store.request_echo(&of_a, message).await.unwrap();
     store.expire_conversations(world.now(), 5).await.unwrap();
     store.last_runs(&of_a, &[task.id]).await.unwrap();
+    store.run_progress(&[message, Uuid::nil()]).await.unwrap();
+    store.upcoming_fires(&of_a, PAGE).await.unwrap();
     store.count_tasks(&of_a).await.unwrap();
     for scope in [&of_a, &Scope::Every] {
         assert!(!store.upcoming_fires(scope, PAGE).await.unwrap().is_empty());

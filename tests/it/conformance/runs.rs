@@ -1,13 +1,15 @@
 //! Runs as people see and ask for them: reading, run now, backfill, retry, cancel.
 
+use std::collections::HashMap;
 use std::pin::pin;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::{Scope, new_id};
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{Run, RunOrigin, RunState};
 use reveille::domain::task::TaskStatus;
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{Cancelled, RunFilter, StoreError, StoredAnswer};
+use reveille::store::{Cancelled, RunFilter, RunProgress, StoreError, StoredAnswer};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -19,6 +21,7 @@ on_both!(
     run_that_is_long_is_read_in_the_turn_of_its_tenant,
     runs_are_listed_newest_first_by_every_filter,
     newest_run_of_each_task_is_found,
+    progress_of_runs_is_their_state_their_attempt_and_their_last_entry,
     run_now_ignores_pause_and_limits_and_keeps_its_input,
     nothing_is_run_for_a_task_that_is_gone,
     backfill_makes_a_run_for_each_instant,
@@ -131,6 +134,22 @@ async fn newest_run_of_each_task_is_found(world: &StoreHarness) {
     assert_eq!(found(&only("a")).await, newest);
     assert_eq!(found(&only("b")).await, Vec::<Uuid>::new());
     assert_eq!(world.store.last_runs(&Scope::Every, &[]).await.unwrap(), []);
+}
+
+async fn progress_of_runs_is_their_state_their_attempt_and_their_last_entry(world: &StoreHarness) {
+    let task = world.task(allowing()).await;
+    let started = world.started(&task).await;
+    let (id, queued) = (started.lease.run_id, world.run_now(&task).await);
+    let progress = async || world.store.run_progress(&[id, queued, Uuid::nil()]).await.unwrap();
+    let of = |state, attempt, last_seq| RunProgress { state, attempt, last_seq };
+    let expected = [(id, of(RunState::Running, 1, None)), (queued, of(RunState::Queued, 0, None))];
+    assert_eq!(progress().await, HashMap::from(expected));
+    let entries = [0, 1].map(|seq| TranscriptEntry::new(seq, 0, world.now(), TranscriptMessage::user("hello")));
+    world.store.append("a", started.lease, &entries).await.unwrap();
+    assert_eq!(progress().await[&id], of(RunState::Running, 1, Some(1)));
+    world.succeed(&started).await;
+    assert_eq!(progress().await[&id], of(RunState::Succeeded, 1, Some(1)));
+    assert_eq!(world.store.run_progress(&[]).await.unwrap(), HashMap::new());
 }
 
 async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &StoreHarness) {

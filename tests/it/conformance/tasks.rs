@@ -8,7 +8,9 @@ use reveille::domain::run::{MissedInstants, Run, RunState};
 use reveille::domain::task::change::TaskChange;
 use reveille::domain::task::{Task, TaskStatus};
 use reveille::domain::trigger::Trigger;
-use reveille::store::{COUNTED_TO, Cancelled, DeliveryFilter, NewTask, PauseResult, StoreError, TaskFilter};
+use reveille::store::{
+    COUNTED_TO, Cancelled, DeliveryFilter, NewTask, PauseResult, SCANNED_TASKS, StoreError, TaskFilter,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -19,6 +21,7 @@ on_both!(
     id_is_stored_once,
     tasks_are_listed_newest_first_by_every_filter,
     name_is_found_by_any_part_of_it,
+    tasks_are_looked_for_among_the_newest_and_the_list_goes_on_behind_them,
     renaming_leaves_the_schedule_alone,
     edit_of_an_old_version_is_refused,
     pause_takes_back_what_was_fired_ahead,
@@ -97,6 +100,35 @@ async fn tasks_are_listed_newest_first_by_every_filter(world: &StoreHarness) {
     assert_eq!(listed(TaskFilter { status: Some(TaskStatus::Paused), ..all.clone() }).await, [first]);
     assert_eq!(listed(TaskFilter { trigger_type: Some("event".into()), ..all.clone() }).await, []);
     assert_eq!(listed(TaskFilter { trigger_type: Some("schedule".into()), ..all }).await.len(), 3);
+}
+
+async fn tasks_are_looked_for_among_the_newest_and_the_list_goes_on_behind_them(world: &StoreHarness) {
+    let (mut old, nominal) = new_task("a", json!({"interval": "1m"}), json!({}), world.now());
+    old.name = "Rare".into();
+    world.store.create_task(&old, nominal, None).await.unwrap();
+    world.pass(1);
+    let newer: Vec<NewTask> =
+        (0..SCANNED_TASKS).map(|_| new_task("a", json!({"interval": "1m"}), json!({}), world.now())).collect();
+    let rare = TaskFilter { q: Some("rare".into()), limit: 9, ..TaskFilter::default() };
+    let found = async |scope: &Scope, before: Option<Uuid>| {
+        let page = world.store.tasks_page(scope, &TaskFilter { before, ..rare.clone() }).await.unwrap();
+        (page.rows.into_iter().map(|task| task.id).collect::<Vec<_>>(), page.behind)
+    };
+    let last = SCANNED_TASKS as usize - 1;
+    for batch in newer[..last].chunks(1_000) {
+        world.store.create_tasks(batch).await.unwrap();
+    }
+    for scope in [&Scope::Every, &only("a")] {
+        assert_eq!(found(scope, None).await, (vec![old.id], Some(old.id)), "as many as are looked through");
+        assert_eq!(found(scope, Some(old.id)).await, (vec![], None));
+    }
+    world.store.create_tasks(&newer[last..]).await.unwrap();
+    for scope in [&Scope::Every, &only("a")] {
+        let (none, behind) = found(scope, None).await;
+        assert_eq!((none, behind.is_some()), (vec![], true), "one more is in front of it");
+        assert_eq!(found(scope, behind).await, (vec![old.id], None));
+    }
+    assert_eq!(world.store.list_tasks(&Scope::Every, &rare).await.unwrap().len(), 1, "the engine's lists are whole");
 }
 
 async fn name_is_found_by_any_part_of_it(world: &StoreHarness) {

@@ -213,6 +213,7 @@ const TESTED: &[(&str, BoundTest)] = &[
         By("events_are_forwarded_up_to_their_bytes_the_first_of_each_tenant_before_the_second_of_any"),
     ),
     ("src/store/approvals/suspended.rs: MOST_PAUSES", By("run_is_paused_a_bounded_number_of_times_while_it_waits")),
+    ("src/store/tasks.rs: SCANNED_TASKS", By("tasks_are_looked_for_among_the_newest_and_the_list_goes_on_behind_them")),
     ("src/store/runs/pages.rs: SCANNED", By("page_by_a_rare_state_goes_on_behind_the_rows_that_it_has_read")),
     (
         "src/http/api/runs.rs: LONGEST_SEARCH",
@@ -338,6 +339,9 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/http/api/explain/event.rs: TAKEN_APART", By("triggers_that_are_not_told_are_counted")),
     ("src/http/api/explain/event.rs: TOLD", By("triggers_that_are_not_told_are_counted")),
     ("src/http/api/explain/instant.rs: TEXT", By("instant_is_explained_at_its_longest_and_refused_one_beyond_it")),
+    ("src/http/ui/work/tasks/long_texts.rs: TEXT_BYTES", By("text_is_whole_at_its_bound_and_cut_one_byte_beyond_it")),
+    ("src/http/ui/work/tasks/long_texts.rs: STEPS_BYTES", By("steps_have_so_much_room_together_and_each_is_told")),
+    ("src/http/ui/operations/audit.rs: BODY_BYTES", By("body_is_shown_at_its_longest_and_cut_one_byte_beyond_it")),
     (
         "src/http/ui/people/conversations.rs: SHOWN_CHARS",
         By("text_of_a_conversation_is_shown_at_its_longest_and_cut_one_character_beyond_it"),
@@ -692,6 +696,7 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/domain/trigger/zone.rs: NAME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
     ("src/domain/trigger/zone.rs: TIME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
+    ("src/http/ui/operations/tools.rs: WAITING", Not("nothing is refused: the others come once these are accepted")),
     ("src/http/ui/operations/whole_list.rs: ROWS", By("page_has_fifty_rows_and_the_next_begins_behind_its_last")),
     (
         "src/http/ui/operations/tools/rows.rs: DESCRIPTION",

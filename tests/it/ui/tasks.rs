@@ -110,7 +110,7 @@ async fn page_shows_past_and_future_and_the_work(api: Api) {
     shown.has("<dd>1 min 30 s</dd>");
     // the run before the present, ten fires behind it
     shown.has(&format!("<a href=\"/ui/runs/{}\" tabindex=\"-1\"><title>queued, 2026-11-21", run.as_str().unwrap()));
-    assert_eq!(shown.text.matches("class=\"mark ahead\"").count(), 10);
+    assert_eq!(shown.text.matches("class=\"future\"").count(), 10);
     shown.has("Next fires (10)");
     shown.has("2026-12-01 00:00:00 UTC");
     shown.has("It is due next at 2026-11-22T00:00:00");

@@ -5,18 +5,18 @@
 //! All that comes is read and dropped, by bare sockets: a client of HTTP would take as much of the processors as the
 //! service.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::base::clock::pause;
 use crate::bench::figures::neighbours::work::{HostileWork, WorkCounts};
+use crate::bench::process::held_stream::open_stream;
 use crate::bench::process::service::BenchTenant;
 
 /// Streams that a tenant may have by its quota; a token half of them.
@@ -28,7 +28,6 @@ const REST: Duration = Duration::from_secs(1);
 /// How long the runs that go on are taken for those that still do.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 const BUFFER: usize = 16 * 1024;
-const OPENED: &[u8; 12] = b"HTTP/1.1 200";
 
 /// One of the streams, or those that follow it.
 pub struct HostileStream {
@@ -99,21 +98,10 @@ impl HostileStream {
 
     /// A stream that has begun; it ends with its connection.
     async fn open(&self, path: &str, last_seen: Option<&str>) -> anyhow::Result<TcpStream> {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::from((self.from, 0)))?;
-        let address = self.tenant.address();
-        let mut stream = socket.connect(address).await?;
-        let last_seen = last_seen.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\naccept: text/event-stream\r\n\
-             connection: close\r\n{last_seen}\r\n",
-            self.tenant.token()
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let mut status = [0; OPENED.len()];
-        stream.read_exact(&mut status).await?;
-        ensure!(&status == OPENED, "the stream was refused");
-        Ok(stream)
+        let token = format!("authorization: Bearer {}", self.tenant.token());
+        let last_seen = last_seen.map(|id| format!("last-event-id: {id}"));
+        let headers: Vec<String> = [token].into_iter().chain(last_seen).collect();
+        open_stream(self.tenant.address(), self.from, path, &headers).await
     }
 }
 

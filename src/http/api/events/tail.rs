@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -30,8 +30,11 @@ use crate::http::streaming::limiter;
 use crate::ports::bus::{BusError, LogFilter, LogOrder, LoggedEvent, write_entry};
 use crate::store::Topic;
 
-/// How often the log is looked at while nothing is heard of.
+/// How often the log is looked at while nothing is heard of. One look is for all streams of a scope: a stream reads the
+/// log by itself where that look has found something new.
 const LOOK: Duration = Duration::from_millis(500);
+/// How old such a look may be.
+const LOOK_AGE: Duration = Duration::from_millis(250);
 /// The name of each event of the stream.
 const EVENT: &str = "event";
 
@@ -63,8 +66,8 @@ pub async fn stream_events(
     };
     let (order, after) = (LogOrder::Oldest, Some(seen));
     let filter = LogFilter { source, kind, order, after, limit: EVENTS_AT_ONCE, ..LogFilter::default() };
-    let (outbox, behind, failed) = (VecDeque::new(), false, false);
-    let mut tail = Tail { state, caller, scope, filter, published, outbox, behind, failed };
+    let (outbox, read_to, behind, failed) = (VecDeque::new(), None, false, false);
+    let mut tail = Tail { state, caller, scope, filter, published, outbox, read_to, behind, failed };
     // a wrong id is told before the stream begins
     tail.read().await.map_err(|error| match error {
         BusError::Invalid { .. } => unknown_id(),
@@ -109,6 +112,8 @@ struct Tail {
     filter: LogFilter,
     published: watch::Receiver<()>,
     outbox: VecDeque<Event>,
+    /// The end of the log before it was read the last time, as far as that is known.
+    read_to: Option<String>,
     /// The last look did not see all that there was.
     behind: bool,
     /// The last look has failed.
@@ -126,10 +131,10 @@ impl Tail {
                 return Some(event);
             }
             let stop = self.state.stop.clone();
-            tokio::select! {
+            let is_told = tokio::select! {
                 () = stop.cancelled() => return None,
-                () = self.wait() => {}
-            }
+                is_told = self.wait() => is_told,
+            };
             match self.caller.is_still_known(&self.state).await {
                 Ok(true) => {}
                 Ok(false) => return None,
@@ -140,7 +145,7 @@ impl Tail {
                 }
             }
             // a bus that is away is asked again
-            let read = self.read().await;
+            let read = self.read_news(is_told).await;
             self.failed = read.is_err();
             if let Err(error) = read {
                 tracing::warn!(%error, "can't read the bus that is followed");
@@ -149,13 +154,27 @@ impl Tail {
     }
 
     /// Until the next look: one that is behind catches up without a wait, and after a failure nothing is asked for a
-    /// while.
-    async fn wait(&mut self) {
+    /// while. Whether something was told of meanwhile.
+    async fn wait(&mut self) -> bool {
         if self.failed {
-            return pause(LOOK).await;
+            pause(LOOK).await;
+            return true;
         }
         let wait = if self.behind { Duration::ZERO } else { LOOK };
-        let _ = tokio::time::timeout(wait, self.published.changed()).await;
+        tokio::time::timeout(wait, self.published.changed()).await.is_ok()
+    }
+
+    /// Reads the log, unless it ends where it did when it was read before.
+    async fn read_news(&mut self, is_told: bool) -> Result<(), BusError> {
+        let now = Instant::now();
+        let earliest = if is_told { now } else { now.checked_sub(LOOK_AGE).unwrap_or(now) };
+        let end = self.state.log_ends.since(&*self.state.bus, &self.scope, earliest).await?;
+        if !self.behind && self.read_to.as_ref() == Some(&end) {
+            return Ok(());
+        }
+        self.read().await?;
+        self.read_to = Some(end);
+        Ok(())
     }
 
     async fn read(&mut self) -> Result<(), BusError> {

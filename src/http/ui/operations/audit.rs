@@ -41,6 +41,8 @@ const ACTIONS: [&str; 31] = [
     "tool.accepted",
     "tool.called",
 ];
+/// Bytes of the body of an entry that the page shows.
+const BODY_BYTES: usize = 600;
 /// Pages of things, by their types on the record.
 const PAGES: [(&str, &str); 4] =
     [("approval", "/ui/approvals"), ("delivery", "/ui/deliveries"), ("run", "/ui/runs"), ("task", "/ui/tasks")];
@@ -55,8 +57,19 @@ async fn list_entries(visit: Visit) -> UiResult {
     let mut list = list.ask(&visit, &["v1", "audit"], "/ui/audit").await?;
     for entry in list["items"].as_array_mut().into_iter().flatten() {
         entry["href"] = href(entry).into();
+        shorten(entry);
     }
     visit.show("audit.html", "Audit", json!({ "list": list, "actions": ACTIONS })).await
+}
+
+/// Puts the beginning of its body as text in the place of it: `body`, and whether it `is_cut`.
+fn shorten(entry: &mut Value) {
+    let whole = match entry["body"].take() {
+        Value::Null => return,
+        body => serde_json::to_string_pretty(&body).unwrap_or_default(),
+    };
+    entry["is_cut"] = (whole.len() > BODY_BYTES).into();
+    entry["body"] = Value::from(&whole[..whole.floor_char_boundary(BODY_BYTES)]);
 }
 
 /// Where the thing is shown that an entry is about.
@@ -69,6 +82,21 @@ fn href(entry: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn body_is_shown_at_its_longest_and_cut_one_byte_beyond_it() {
+        let shown = |bytes: usize| {
+            // with its quotes
+            let mut entry = json!({ "body": "x".repeat(bytes - 2) });
+            shorten(&mut entry);
+            (entry["body"].as_str().unwrap().len(), entry["is_cut"].clone())
+        };
+        assert_eq!(shown(BODY_BYTES), (BODY_BYTES, json!(false)));
+        assert_eq!(shown(BODY_BYTES + 1), (BODY_BYTES, json!(true)));
+        let mut without = json!({ "body": null });
+        shorten(&mut without);
+        assert_eq!(without["body"], Value::Null);
+    }
 
     #[test]
     fn entry_leads_to_its_thing_where_that_has_a_page() {

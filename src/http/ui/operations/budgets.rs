@@ -154,11 +154,14 @@ async fn show(visit: &Visit, status: StatusCode, tenant: Option<String>, refused
     // one that is another's is not there, says the API
     let named: Vec<_> = tenant.iter().map(|name| ("tenant_id", name.clone())).collect();
     let tenant = tenant.or_else(|| visit.caller.scope.tenant().map(str::to_owned));
-    let stats = visit.part(&["v1", "stats"], &named).await;
-    let mut page = match &tenant {
-        None => json!({ "tenants": tenants(visit).await }),
-        Some(_) => of_tenant(visit, visit.get(&["v1", "budgets"], &named).await?, &refused).await,
+    let content = async {
+        Ok::<Value, CallError>(match &tenant {
+            None => json!({ "tenants": tenants(visit).await }),
+            Some(_) => of_tenant(visit, visit.get(&["v1", "budgets"], &named).await?, &refused).await,
+        })
     };
+    let (stats, content) = tokio::join!(visit.part(&["v1", "stats"], &named), content);
+    let mut page = content?;
     page["tenant"] = json!(tenant);
     page["halts"] = stats["answer"]["halts"].clone();
     page["more_halts"] = stats["answer"]["more_halts"].clone();

@@ -20,6 +20,8 @@ use crate::ports::tool::ToolSource;
 const HREF: &str = "/ui/tools";
 /// Filters of the list: the first two are the API's, the others this page's.
 const FILTERS: [&str; 6] = ["agent", "task_id", "category", "source", "offered", "q"];
+/// Definitions to be accepted that the page shows; the others come once these are accepted.
+const WAITING: usize = 50;
 /// Filters that the API takes.
 const OF_API: [&str; 3] = ["agent", "task_id", "tenant_id"];
 
@@ -33,16 +35,17 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
 
 async fn show_tools(visit: Visit) -> UiResult {
     let list = UiList::of(&visit, &FILTERS);
-    let (tools, problem) = ask(&visit, &list).await?;
-    let agents = OfferingAgents::ask(&visit, list.get("tenant_id")).await;
+    let (tools, agents) = tokio::join!(ask(&visit, &list), OfferingAgents::ask(&visit, list.get("tenant_id")));
+    let (tools, problem) = tools?;
     let (waiting, there): (Vec<Value>, Vec<Value>) = tools.into_iter().partition(is_waiting);
     let mut tools = page_of(&list, HREF, visit.query("cursor"), shown_rows(&list, &there, &agents));
     tools["problem"] = problem.into();
-    let waiting: Vec<Value> = waiting.iter().map(|tool| agents.row(tool)).collect();
+    let shown: Vec<Value> = waiting.iter().take(WAITING).map(|tool| agents.row(tool)).collect();
     let page = json!({
         "groups": groups(&tools["items"]),
         "tools": tools,
-        "waiting": waiting,
+        "waiting": shown,
+        "waiting_count": waiting.len(),
         "servers": servers(&visit),
         "agents": agents.names(),
         "categories": Category::WORDS,
@@ -86,8 +89,9 @@ async fn show_tool(Path(name): Path<String>, visit: Visit) -> UiResult {
 async fn show(visit: &Visit, name: &str, status: StatusCode, problem: Option<String>) -> UiResult {
     let tenant = visit.query("tenant_id").filter(|_| visit.sees_all());
     let asked: Vec<(&str, String)> = tenant.map(|tenant| ("tenant_id", tenant.to_owned())).into_iter().collect();
-    let tool = visit.get(&["v1", "tools", name], &asked).await?;
-    let agents = OfferingAgents::ask(visit, tenant).await;
+    let path = ["v1", "tools", name];
+    let (tool, agents) = tokio::join!(visit.get(&path, &asked), OfferingAgents::ask(visit, tenant));
+    let tool = tool?;
     let page = json!({
         "agents": agents.offers_of(name),
         "tool": tool,

@@ -36,12 +36,15 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
 /// The questions that wait, and behind them those that were decided; with a state as a filter, those in it.
 async fn show_queue(visit: Visit) -> UiResult {
     let list = UiList::of(&visit, &FILTERS);
-    let mut view = list.ask(&visit, &["v1", "approvals"], HREF).await?;
     let is_of_state = list.get("status").is_some();
-    let waiting = match is_of_state || visit.query("cursor").is_some() {
-        true => Value::Null,
-        false => waiting(&visit, &list).await,
+    let waiting = async {
+        match is_of_state || visit.query("cursor").is_some() {
+            true => Value::Null,
+            false => waiting(&visit, &list).await,
+        }
     };
+    let (view, waiting) = tokio::join!(list.ask(&visit, &["v1", "approvals"], HREF), waiting);
+    let mut view = view?;
     if let Value::Array(items) = &mut view["items"] {
         items.retain(|approval| is_of_state || approval["status"] != "pending");
         items.iter_mut().for_each(shorten);

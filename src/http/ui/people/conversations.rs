@@ -15,7 +15,7 @@ use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
 /// The address of the list.
 const HREF: &str = "/ui/conversations";
 /// Characters that are shown of a message, and of an answer.
-const SHOWN_CHARS: usize = 1_000;
+const SHOWN_CHARS: usize = 400;
 
 /// The pages.
 pub(in crate::http::ui) fn routes() -> Router<HttpState> {
@@ -31,10 +31,11 @@ async fn show_conversations(visit: Visit) -> UiResult {
 }
 
 async fn show_conversation(Path(id): Path<String>, visit: Visit) -> UiResult {
-    let conversation = visit.get(&["v1", "conversations", &id], &[]).await?;
     let href = address(&["ui", "conversations", &id], &[]);
     let list = UiList::of(&visit, &[]);
-    let mut messages = list.ask(&visit, &["v1", "conversations", &id, "messages"], &href).await?;
+    let path = ["v1", "conversations", id.as_str(), "messages"];
+    let (conversation, messages) = tokio::join!(visit.get(&path[..3], &[]), list.ask(&visit, &path, &href));
+    let (conversation, mut messages) = (conversation?, messages?);
     let shown: Vec<Value> = messages["items"].as_array().into_iter().flatten().map(message).collect();
     messages["items"] = shown.into();
     let page = json!({

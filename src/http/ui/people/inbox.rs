@@ -26,8 +26,9 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
 
 async fn show_inbox(visit: Visit) -> UiResult {
     let list = UiList::of(&visit, &FILTERS);
-    let questions = questions(&visit, &list).await;
-    let agents = visit.part(&["v1", "agents", "suspended"], &asked_of_agents(&list)).await;
+    let asked = asked_of_agents(&list);
+    let (questions, agents) =
+        tokio::join!(questions(&visit, &list), visit.part(&["v1", "agents", "suspended"], &asked));
     let lists = [&questions["items"], &agents["answer"]["items"]];
     let rows: Vec<&Value> = lists.into_iter().filter_map(Value::as_array).flatten().collect();
     let names = task_names(&visit, rows.into_iter()).await;

@@ -33,12 +33,14 @@ async fn show_deliveries(visit: Visit) -> UiResult {
 
 async fn show_delivery(visit: Visit, Path(id): Path<String>) -> UiResult {
     let delivery = visit.get(&["v1", "deliveries", &id], &[]).await?;
+    let (others, told, questions) =
+        tokio::join!(other_ways(&visit, &delivery), told_by(&visit, &delivery), questions(&visit, &delivery));
     let page = json!({
         "can_retry": visit.holds(Permission::DeliveriesWrite) && can_be_sent_again(&delivery),
         "retry": format!("{HREF}/{id}/retry"),
-        "others": other_ways(&visit, &delivery).await,
-        "told": told_by(&visit, &delivery).await,
-        "questions": questions(&visit, &delivery).await,
+        "others": others,
+        "told": told,
+        "questions": questions,
         "delivery": delivery,
     });
     visit.show("delivery.html", "Delivery", page).await

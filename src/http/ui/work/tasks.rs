@@ -11,6 +11,7 @@ mod draft;
 mod editor;
 mod explanation;
 mod list;
+mod long_texts;
 mod page;
 mod strip;
 mod trial;

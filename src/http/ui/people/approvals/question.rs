@@ -100,18 +100,24 @@ impl AskedQuestion {
         notice: Option<String>,
         status: StatusCode,
     ) -> UiResult {
-        let (title, mut page) = match self.questions.first() {
-            Some(first) => {
-                let reader = ApprovalReader { name: visit.caller.name(), zone: Tz::UTC, words: words().clone() };
-                let scene = ApprovalPage::of(&visit.state, &self.scope, reader, &first.approval).await;
-                self.content(visit, scene.map_err(ApiError::from)?, items, notice).await?
-            }
-            None => (words().get("replaced").to_owned(), json!({ "cards": [], "replaced": true })),
+        let content = async {
+            let Some(first) = self.questions.first() else {
+                return Ok::<_, UiError>((
+                    words().get("replaced").to_owned(),
+                    json!({ "cards": [], "replaced": true }),
+                ));
+            };
+            let reader = ApprovalReader { name: visit.caller.name(), zone: Tz::UTC, words: words().clone() };
+            let scene = ApprovalPage::of(&visit.state, &self.scope, reader, &first.approval).await;
+            self.content(visit, scene.map_err(ApiError::from)?, items, notice).await
         };
+        let (content, of_run, messages) = tokio::join!(content, self.of_run(visit), self.messages(visit));
+        let (title, mut page) = content?;
         let is_shown = self.questions.iter().any(|question| question.approval.id.to_string() == self.id);
         page["replaced"] = (!is_shown).into();
         page["asked"] = self.line.clone();
-        (page["of_run"], page["messages"]) = tokio::join!(self.of_run(visit), self.messages(visit));
+        page["of_run"] = of_run;
+        page["messages"] = messages;
         visit.show_as(status, "approval.html", title, page).await
     }
 

@@ -19,9 +19,10 @@ pub(super) fn routes() -> Router<HttpState> {
 }
 
 async fn show_credential(Path((service, account)): Path<(String, String)>, visit: Visit) -> UiResult {
-    let credential = visit.get(&["v1", "credentials", &service, &account], &named_tenant(&visit)).await?;
+    let (named, list, href) = (named_tenant(&visit), UiList::of(&visit, &[]), href_of(&[&service, &account], None));
     let path = ["v1", "credentials", service.as_str(), account.as_str(), "uses"];
-    let uses = UiList::of(&visit, &[]).ask(&visit, &path, &href_of(&[&service, &account], None)).await?;
+    let (credential, uses) = tokio::join!(visit.get(&path[..4], &named), list.ask(&visit, &path, &href));
+    let (credential, uses) = (credential?, uses?);
     let page = json!({
         "credential": credential, "uses": uses, "reference": reference(&service, &account),
         "may_write": visit.holds(Permission::CredentialsWrite),

@@ -14,8 +14,9 @@ const PLACED: [&str; 9] = ["specversion", "id", "source", "type", "tenantid", "s
 pub async fn show(visit: Visit, Path(id): Path<String>) -> UiResult {
     let named = ["source", "tenant_id"].map(|name| Some((name, visit.query(name)?.to_owned())));
     let query: Vec<(&str, String)> = named.into_iter().flatten().collect();
-    let mut event = visit.get(&["v1", "events", &id], &query).await?;
-    let explained = visit.part(&["v1", "events", &id, "explain"], &query).await;
+    let path = ["v1", "events", id.as_str(), "explain"];
+    let (event, explained) = tokio::join!(visit.get(&path[..3], &query), visit.part(&path, &query));
+    let mut event = event?;
     let data = event.as_object_mut().and_then(|fields| fields.remove("data").or_else(|| fields.remove("data_base64")));
     let (text, is_cut) = shown(&visit, data).await?;
     let page = json!({

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::http::ui::frame::Visit;
+use crate::http::ui::frame::names::task_names;
 use crate::http::ui::work::run::entry::{list, text};
 
 /// Earlier runs of a chain of retries that are named.
-const CHAIN: usize = 10;
+const CHAIN: usize = 5;
 /// Runs of its task among which those are looked for that repeat a run.
 const LATER: usize = 50;
 
@@ -17,8 +18,8 @@ pub async fn task_of(visit: &Visit, run: &Value) -> Value {
     if run["trigger_type"] == "chat" {
         return json!({ "href": format!("/ui/conversations/{id}"), "id": id, "name": "a conversation" });
     }
-    let task = visit.get(&["v1", "tasks", id], &[]).await.unwrap_or_default();
-    json!({ "href": format!("/ui/tasks/{id}"), "id": id, "name": task["name"] })
+    let names = task_names(visit, std::iter::once(run)).await;
+    json!({ "href": format!("/ui/tasks/{id}"), "id": id, "name": names[id] })
 }
 
 /// The runs that this one repeats, the one before it first: `[{id, state, created_at}]`.

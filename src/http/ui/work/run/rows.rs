@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::base::compute::steps_to_write;
 use crate::base::token::Permission;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
-use crate::http::ui::work::run::entry::text;
 use crate::http::ui::work::run::head::head;
 use crate::http::ui::work::run::pages::{ENTRIES, EntryPage, computed, entries, number};
 use crate::http::ui::work::run::timeline::{TimelineSource, items_of, timeline};
@@ -37,14 +36,14 @@ pub struct RunParts {
 /// # Errors
 /// The reader may not see the run, or there is none.
 pub async fn parts_of(visit: &Visit, id: &str, (from, limit): (u32, u32)) -> Result<RunParts, UiError> {
-    let run = visit.get(&["v1", "runs", id], &[]).await?;
-    let asked = [("run_id", text(&run["id"]).to_owned()), ("limit", SHOWN.to_string())];
-    let (part, approvals, deliveries) = tokio::join!(
+    let (path, asked) = (["v1", "runs", id], [("run_id", id.to_owned()), ("limit", SHOWN.to_string())]);
+    let (run, part, approvals, deliveries) = tokio::join!(
+        visit.get(&path, &[]),
         entries(visit, id, from, limit),
         visit.part(&["v1", "approvals"], &asked),
         visit.part(&["v1", "deliveries"], &asked),
     );
-    Ok(RunParts { run, from, part: part.map_err(UiError::from), approvals, deliveries })
+    Ok(RunParts { run: run?, from, part: part.map_err(UiError::from), approvals, deliveries })
 }
 
 /// The timeline of these parts, made in the reader's turn: as [`timeline()`] has it, or `{problem}`.

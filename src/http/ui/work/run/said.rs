@@ -10,7 +10,7 @@ use crate::http::ui::work::run::words::words;
 
 /// Entries of a page.
 pub const ENTRIES: u32 = 50;
-/// Bytes of a text that the page shows.
+/// Bytes of the texts of an entry that the page shows, together.
 const TEXT_BYTES: usize = 1_000;
 
 /// The entries as the template shows them: `[{seq, kind, label, agent, at, failed, texts}]`.
@@ -20,8 +20,10 @@ pub fn said(entries: &[Value], from: u32) -> Vec<Value> {
 
 fn view(entry: &RunEntry, from: u32) -> Value {
     let words = words(entry);
+    let mut room = TEXT_BYTES;
     let texts = sections(entry, None).into_iter().map(|section| {
-        let cut = cut_text(&section.text, TEXT_BYTES);
+        let cut = cut_text(&section.text, room);
+        room -= cut.shown.len();
         json!({ "name": section.name, "shown": cut.shown, "is_cut": cut.is_cut, "bytes": section.text.len() })
     });
     json!({
@@ -39,6 +41,17 @@ fn view(entry: &RunEntry, from: u32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_of_an_entry_share_its_room() {
+        let call = |id: &str| json!({ "id": id, "name": "look", "args": { "text": "x".repeat(TEXT_BYTES) } });
+        let entry = json!({ "seq": 7, "turn": 1, "at": "2026-11-21T00:00:00Z", "role": "assistant", "text": "I look.",
+            "tool_calls": [call("a"), call("b")] });
+        let texts = said(&[entry], 0).remove(0)["texts"].as_array().unwrap().clone();
+        let bytes: usize = texts.iter().map(|text| text["shown"].as_str().unwrap().len()).sum();
+        assert!(texts.len() > 1 && bytes <= TEXT_BYTES, "{bytes} in {}", texts.len());
+        assert_eq!(texts.last().unwrap()["is_cut"], true);
+    }
 
     #[test]
     fn long_texts_are_cut_and_lead_to_the_whole() {

@@ -46,8 +46,22 @@ fn row(task: &Value, now: DateTime<Utc>) -> Value {
         "last_run": task["last_run"],
         "next_fire_at": task["next_fire_at"],
         "next_poll_at": task["condition"]["next_poll_at"],
-        "strip": strip(WIDTH, &last, &fires_ahead(task), now),
+        "strip": short_strip(&last, &fires_ahead(task), now),
     })
+}
+
+/// The drawing of a row: what lies ahead is one mark of several outlines, because a page has many rows.
+fn short_strip(last: &[PastMark], ahead: &[DateTime<Utc>], now: DateTime<Utc>) -> Value {
+    let mut strip = strip(WIDTH, last, ahead, now);
+    let marks = strip["ahead"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if marks.len() > 1 {
+        let joined = |name: &str, between: &str| {
+            let texts: Vec<&str> = marks.iter().filter_map(|mark| mark[name].as_str()).collect();
+            texts.join(between)
+        };
+        strip["ahead"] = json!([{ "d": joined("d", ""), "title": joined("title", ", ") }]);
+    }
+    strip
 }
 
 /// The next fire, and those after it; without those that take too many steps to compute.
@@ -99,6 +113,9 @@ mod tests {
         let row = row(&task, at("2026-11-21T08:01:00Z"));
         assert_eq!((row.get("action"), &row["trigger_words"]), (None, &json!("every 5 min")));
         assert_eq!(row["strip"]["past"][0]["href"], "/ui/runs/r1");
-        assert_eq!(row["strip"]["ahead"].as_array().map(Vec::len), Some(5));
+        let ahead = row["strip"]["ahead"].as_array().unwrap();
+        assert_eq!(ahead[0]["d"].as_str().unwrap().matches('M').count(), 5);
+        assert_eq!(ahead[0]["title"].as_str().unwrap().matches("fires").count(), 5);
+        assert_eq!(ahead.len(), 1, "of all outlines");
     }
 }

@@ -9,6 +9,7 @@ use crate::base::token::Permission;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
 use crate::http::ui::work::tasks::action_view::action_view;
 use crate::http::ui::work::tasks::explanation::explanation;
+use crate::http::ui::work::tasks::long_texts::long_texts;
 use crate::http::ui::work::tasks::strip::{PastMark, instant, strip};
 use crate::http::ui::work::tasks::trigger_words::trigger_words;
 
@@ -34,13 +35,18 @@ pub async fn show_with(visit: &Visit, status: StatusCode, id: &str, forms: Value
 }
 
 async fn task_page(visit: &Visit, id: &str, forms: Value) -> Result<(String, Value), UiError> {
-    let task = visit.get(&["v1", "tasks", id], &[]).await?;
-    let why = explanation(visit, id, visit.query("at")).await?;
-    let asked = [("task_id", id.to_owned()), ("limit", PAST.to_string())];
-    let runs = visit.part(&["v1", "runs"], &asked).await;
+    let (path, asked) = (["v1", "tasks", id], [("task_id", id.to_owned()), ("limit", PAST.to_string())]);
+    let (task, why, runs) = tokio::join!(
+        visit.get(&path, &[]),
+        explanation(visit, id, visit.query("at")),
+        visit.part(&["v1", "runs"], &asked),
+    );
+    let (task, why) = (task?, why?);
     let ahead = fires_ahead(visit, &task, &why["next"]).await;
     let past: Vec<PastMark> =
         runs["answer"]["items"].as_array().into_iter().flatten().filter_map(PastMark::of).collect();
+    let mut action = action_view(&task);
+    let texts = long_texts(&task, &mut action);
     let page = json!({
         "trigger_words": trigger_words(&task["trigger"]),
         "zone": zone(&task),
@@ -48,7 +54,8 @@ async fn task_page(visit: &Visit, id: &str, forms: Value) -> Result<(String, Val
         "ahead": ahead,
         "runs": runs,
         "why": why,
-        "action": action_view(&task),
+        "action": action,
+        "texts": texts,
         "forms": forms,
         "may_write": visit.holds(Permission::TasksWrite),
         "task": task,
