@@ -17,7 +17,7 @@ pub(super) mod windows;
 
 use std::collections::{HashMap, HashSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
@@ -26,10 +26,17 @@ use crate::store::db::Db;
 use crate::store::db::text::text;
 use crate::store::events::event_queue::{ACKNOWLEDGE, LEASE, queued_tenants};
 use crate::store::tx::{StatementBuilder, Tx};
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// Entries that one statement deletes.
 pub(super) const ROWS: usize = 500;
+/// How far instants of events may be out of the order of their places: publishers wait for their turn with the instant
+/// that they have, and the clocks of instances differ.
+const OUT_OF_ORDER: TimeDelta = TimeDelta::seconds(10);
+/// Asks for the instant of an event that is found by its place: SQLite would read all of a span of instants and put
+/// them in order.
+const SINCE: Split = Split { postgres: " and created_at >= ", sqlite: " and +created_at >= " };
+const UNTIL: Split = Split { postgres: " and created_at < ", sqlite: " and +created_at < " };
 /// Ids of a tenant, in their order, among which those that begin so are looked for.
 const IDS_LOOKED_AT: i64 = 1_000;
 
@@ -81,6 +88,10 @@ pub struct EventFilter {
     pub after: i64,
     /// Only positions before this one in that order.
     pub end: Option<i64>,
+    /// Published from this instant on.
+    pub since: Option<DateTime<Utc>>,
+    /// Published before this instant.
+    pub until: Option<DateTime<Utc>>,
     /// Most rows of the page.
     pub limit: i64,
 }
@@ -214,6 +225,12 @@ impl Store {
         if let Some(end) = filter.end {
             query.push(if filter.newest_first { " and seq > " } else { " and seq < " }).push_bind(end);
         }
+        if let Some(since) = filter.since {
+            query.push_split(SINCE).push_bind(since);
+        }
+        if let Some(until) = filter.until {
+            query.push_split(UNTIL).push_bind(until);
+        }
         filter_query(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
         query.push(match (scope.tenant(), filter.newest_first) {
             (Some(_), false) => " order by tenant_id, seq limit ",
@@ -316,25 +333,32 @@ impl Store {
         Ok(found.unwrap_or(0))
     }
 
-    /// The place behind which events stand that were published from an instant on, and the one before which those stand
-    /// that were published before another; `None` where no instant is given.
+    /// Two places between which all events are that were published from one instant on and before another, and few
+    /// others: the instants decide. `None` where no instant is given, or no event is behind it.
     pub async fn event_span(
         &self,
         since: Option<DateTime<Utc>>,
         until: Option<DateTime<Utc>>,
     ) -> Result<(Option<i64>, Option<i64>), StoreError> {
-        let (since, until) = (self.last_before(since).await?, self.last_before(until).await?);
-        Ok((since, until.map(|last| last + 1)))
+        const LAST: &str = "select seq from events where created_at < $1 order by created_at desc, seq desc limit 1";
+        const NEXT: &str = "select seq from events where created_at >= $1 order by created_at, seq limit 1";
+        let last = match since {
+            Some(since) => Some(self.event_place(LAST, since - OUT_OF_ORDER).await?.unwrap_or(0)),
+            None => None,
+        };
+        let next = match until {
+            Some(until) if until < self.clock.now() => self.event_place(NEXT, until + OUT_OF_ORDER).await?,
+            // nothing is behind an instant that is to come
+            _ => None,
+        };
+        Ok((last, next))
     }
 
-    /// The place of the newest event of any tenant that was published before an instant; 0 where none is kept.
-    async fn last_before(&self, instant: Option<DateTime<Utc>>) -> Result<Option<i64>, StoreError> {
-        const LAST: &str = "select seq from events where created_at < $1 order by created_at desc, seq desc limit 1";
-        let Some(instant) = instant else { return Ok(None) };
+    async fn event_place(&self, select: &'static str, instant: DateTime<Utc>) -> Result<Option<i64>, StoreError> {
         let mut read = self.db.read().await?;
-        let found = read.query(LAST).bind(instant).optional_scalar().await?;
+        let found = read.query(select).bind(instant).optional_scalar().await?;
         read.end().await?;
-        Ok(Some(found.unwrap_or(0)))
+        Ok(found)
     }
 
     /// Deletes up to `limit` events that were published before `before` and acknowledged; answers how many.
@@ -369,7 +393,6 @@ impl Store {
 mod tests {
     use std::time::Duration;
 
-    use chrono::TimeDelta;
     use serde_json::json;
 
     use super::*;

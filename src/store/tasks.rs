@@ -57,7 +57,8 @@ pub struct TaskFilter {
     pub limit: i64,
 }
 
-/// Tasks that a page by a filter looks through at most.
+/// Tasks that a page by a filter looks through at most. Those that are paused or disabled are looked for among such
+/// tasks alone.
 pub const SCANNED_TASKS: i64 = 5_000;
 /// Tasks with their due rows; a condition follows.
 pub(super) const SELECT_TASK: &str = sql!(COLUMNS, FROM_TASKS);
@@ -104,7 +105,7 @@ impl TaskFilter {
     }
 }
 
-/// Adds whose tasks are wanted, and from which on; answers what the order begins with.
+/// Adds which tasks are looked through: whose, and from which on; answers what the order begins with.
 fn push_place(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &TaskFilter) -> &'static str {
     let (mut order, mut key) = ("", None);
     for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
@@ -113,6 +114,10 @@ fn push_place(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &TaskFilt
     }
     if let Some(before) = filter.before {
         query.push_before(key, "t.id", before);
+    }
+    if matches!(filter.status, Some(TaskStatus::Paused | TaskStatus::Disabled)) {
+        // as their index has it, which is far smaller than that of all tasks
+        query.push(" and t.status in ('paused', 'disabled')");
     }
     order
 }
@@ -208,10 +213,6 @@ impl Store {
             query.push(")");
         }
         if let Some(status) = filter.status {
-            if matches!(status, TaskStatus::Paused | TaskStatus::Disabled) {
-                // as their index has it, which is far smaller than that of all tasks
-                query.push(" and t.status in ('paused', 'disabled')");
-            }
             query.push(" and t.status = ").push_bind(status.as_str());
         }
         if let Some(kind) = &filter.trigger_type {

@@ -2,7 +2,7 @@
 // runs go on and the wire is cut; and as people who would do harm.
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { NARROW, api, axe, base, count, cut, desk, frame, given, go, leave, picture, press, reach, shows, signIn, text, until } from './desk.mjs';
+import { DESK, NARROW, api, axe, base, count, cut, desk, frame, given, go, leave, picture, press, reach, shows, signIn, text, until } from './desk.mjs';
 
 const PAGES = [
     '/ui', '/ui/approvals', '/ui/inbox', '/ui/tasks', '/ui/runs', '/ui/events', '/ui/dead-letters', '/ui/deliveries',
@@ -10,9 +10,7 @@ const PAGES = [
     '/ui/usage', '/ui/audit', '/ui/system',
 ];
 // Parts of pages, and files: no pages of their own.
-const PART = /\/(rows|live|tail|json|markdown|export|find|body|text|end|failure|assets|login|logout)(\/|$)/;
-// Pages of one kind that are looked at.
-const OF_A_KIND = 1;
+const PART = /\/(rows|live|json|markdown|export|find|body|text|end|failure|assets|login|logout)(\/|$)/;
 // Rows of a run that its page has at first, at most, with those of what else stands on it.
 const FIRST_ROWS = 300;
 const figures = {};
@@ -56,16 +54,16 @@ for (const [name, path] of [
 
 // ---------------------------------------------------------------- every page: what holds of each, and what axe says
 
-const seen = new Map();
+// one of each kind is looked at
+const seen = new Set();
 const queue = [...PAGES, `/ui/tasks/${given.task}`, `/ui/runs/${given.run}`, `/ui/approvals/${given.approval}`,
     `/ui/runs/${given.run}?view=transcript`, '/ui/usage?by=task', '/ui/usage?by=tool', '/ui/tools/current_time',
     '/ui/recipients/ann'];
 const looked = [];
 while (queue.length > 0) {
     const path = queue.shift();
-    const same = seen.get(kind(path)) ?? [];
-    if (same.includes(path) || same.length >= OF_A_KIND || PART.test(path.split('?')[0])) continue;
-    seen.set(kind(path), [...same, path]);
+    if (seen.has(kind(path)) || PART.test(path.split('?')[0])) continue;
+    seen.add(kind(path));
     const answer = await page.goto(base + path);
     // a page that asks for something first says so
     assert.ok([200, 422].includes(answer.status()), `${path}: ${answer.status()}`);
@@ -78,7 +76,7 @@ while (queue.length > 0) {
     await page.emulateMedia({ colorScheme: 'light' });
     await page.setViewportSize(NARROW);
     await frame(page);
-    await page.setViewportSize({ width: 1280, height: 800 });
+    await page.setViewportSize(DESK);
     queue.push(...await links(page));
 }
 for (const path of PAGES) assert.ok(looked.includes(path), path);
@@ -126,7 +124,7 @@ figures.pages = looked.length;
     // rows by letters
     const at = () => page.evaluate(() => {
         const rows = [...document.querySelectorAll('[data-row]')];
-        return rows.findIndex((row) => row.matches('.at') || row.contains(document.activeElement));
+        return rows.findIndex((row) => row.contains(document.activeElement));
     });
     await page.keyboard.press('j');
     const first = await at();
@@ -173,11 +171,8 @@ figures.pages = looked.length;
     assert.ok(rows >= 50 && rows <= FIRST_ROWS, `${rows} rows at first`);
     assert.ok(figures.longRunMs < 5_000, `a long run opens in ${figures.longRunMs} ms`);
     // the rest on demand
-    const more = page.locator('main a[href*="/rows"], main a[rel="next"], main button[data-more]').first();
-    await more.scrollIntoViewIfNeeded();
-    const address = page.url();
-    if (await more.isVisible()) await more.click().catch(() => {});
-    await until(async () => page.url() !== address || (await count(page, '[data-row]')) > rows, 'more rows of a long run');
+    await page.locator('main a[data-more]').click();
+    await until(async () => (await count(page, '[data-row]')) > rows, 'more rows of a long run');
 }
 
 // ---------------------------------------------------------------- a run that goes on, and a wire that is cut
@@ -208,7 +203,7 @@ figures.pages = looked.length;
     assert.ok(shown.length < 300_000, `a page with a long line has ${shown.length} characters`);
     await page.setViewportSize(NARROW);
     await frame(page);
-    await page.setViewportSize({ width: 1280, height: 800 });
+    await page.setViewportSize(DESK);
     await go(page, '/ui/tasks?q=%3Cscript%3Ealert(1)%3C/script%3E');
     assert.ok(!(await page.content()).includes('<script>alert'), 'a filter is markup');
 }

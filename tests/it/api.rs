@@ -6,7 +6,7 @@ mod bounds;
 mod budgets;
 mod computing;
 mod conditions;
-mod credentials;
+pub mod credentials;
 mod dead_letters;
 mod deliveries;
 mod events;

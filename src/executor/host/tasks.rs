@@ -15,6 +15,8 @@ use crate::ports::tool::builtin::tasks::whole_trigger;
 use crate::ports::tool::{self, HostError};
 use crate::store::{Idempotency, RunRequest, StoreError, StoredAnswer, TaskFilter, with_timeout};
 
+/// Pages of tasks that a list is made of at most: a page may have few of those that are looked for, and go on.
+const PAGES: usize = 20;
 /// How often an edit is made anew where somebody else edits the task at the same time.
 const EDITS: usize = 3;
 
@@ -54,10 +56,20 @@ impl StoreHost {
                 HostError::Invalid(ValidationErrors::one("/status", "must be active, paused, disabled or completed"))
             })?),
         };
-        let filter = TaskFilter { status, q: filter.q, limit: filter.limit.into(), ..TaskFilter::default() };
-        let tasks =
-            with_timeout(self.store.tasks_page(&Scope::Only(tenant.clone()), &filter)).await.map_err(host_error)?;
-        Ok(json!({ "items": tasks.rows.iter().map(brief).collect::<Vec<_>>() }))
+        let (scope, limit) = (Scope::Only(tenant.clone()), i64::from(filter.limit));
+        let mut next = TaskFilter { status, q: filter.q, limit, ..TaskFilter::default() };
+        let mut items: Vec<Value> = Vec::new();
+        for _ in 0..PAGES {
+            let page = with_timeout(self.store.tasks_page(&scope, &next)).await.map_err(host_error)?;
+            items.extend(page.rows.iter().map(brief));
+            next.limit = limit - items.len() as i64;
+            // one that is cut is as long as a list may be
+            next.before = page.behind.filter(|_| !page.is_cut && next.limit > 0);
+            if next.before.is_none() {
+                break;
+            }
+        }
+        Ok(json!({ "items": items }))
     }
 
     /// Pauses or resumes a task.

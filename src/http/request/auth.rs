@@ -219,9 +219,10 @@ impl AuthenticatedCaller {
         if let Some(is_known) = state.token_checks.recent(&self.hash) {
             return Ok(is_known);
         }
+        let began = std::time::Instant::now();
         let token = state.store.find_token(self.hash.as_bytes()).await?;
         let is_known = token.is_some_and(|token| dead(&token, state.clock.now()).is_none());
-        state.token_checks.note(&self.hash, is_known);
+        state.token_checks.note(&self.hash, began, is_known);
         Ok(is_known)
     }
 

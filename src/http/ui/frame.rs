@@ -4,6 +4,7 @@ pub(in crate::http::ui) mod assets;
 pub(in crate::http::ui) mod failure;
 pub(in crate::http::ui) mod filters;
 pub(in crate::http::ui) mod form;
+pub(in crate::http::ui) mod instant;
 pub(in crate::http::ui) mod list;
 pub(in crate::http::ui) mod login;
 pub(in crate::http::ui) mod meter;

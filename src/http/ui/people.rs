@@ -2,7 +2,7 @@
 
 mod approvals;
 mod conversations;
-mod credentials;
+pub(in crate::http::ui) mod credentials;
 mod inbox;
 mod memory;
 mod recipients;

@@ -157,7 +157,9 @@ impl EmbeddedBus {
         let (start, end) = if newest_first { (until.unwrap_or(i64::MAX), since) } else { (since.unwrap_or(0), until) };
         let after = filter.after.as_deref().map_or(Ok(start), parse_position)?;
         let (source, kind) = (filter.source.clone(), filter.kind.clone());
-        let asked = EventFilter { source, kind, newest_first, after, end, limit: filter.limit as i64 + 1 };
+        let LogFilter { since, until, .. } = *filter;
+        let limit = filter.limit as i64 + 1;
+        let asked = EventFilter { source, kind, newest_first, after, end, since, until, limit };
         let mut rows = self.store.read_events(scope, &asked).await?;
         let more = rows.len() > filter.limit;
         rows.truncate(filter.limit);

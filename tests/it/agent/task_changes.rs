@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use reveille::base::id::{Scope, Tenant};
+use chrono::TimeDelta;
+use reveille::base::id::{Scope, Tenant, new_id};
 use reveille::domain::task::{Task, TaskStatus};
 use reveille::executor::host::StoreHost;
 use reveille::ports::tool::access::ToolLimits;
-use reveille::ports::tool::{HostError, ToolHost};
+use reveille::ports::tool::{HostError, TaskQuery, ToolHost};
+use reveille::store::{NewTask, SCANNED_TASKS};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -19,6 +21,7 @@ on_both! {
     agent_does_not_touch_tasks_with_more_rights_than_its_own
     task_that_an_agent_paused_is_resumed_and_that_of_a_person_is_not
     run_of_an_agent_is_one_for_one_call
+    list_of_an_agent_has_what_is_behind_the_tasks_that_one_page_looks_through
 }
 
 fn host(instance: &Instance) -> StoreHost {
@@ -174,6 +177,35 @@ async fn run_of_an_agent_is_one_for_one_call(world: World) {
         Err(HostError::NotFound)
     );
     // the runs themselves are not what this is about
+    instance.crash();
+}
+
+async fn list_of_an_agent_has_what_is_behind_the_tasks_that_one_page_looks_through(world: World) {
+    let instance = world.instance();
+    let id = made(&instance, json!({ "name": "Rare" })).await;
+    let rare = read(&instance, id).await;
+    let newer = (0..=SCANNED_TASKS).map(|_| {
+        let mut task = rare.clone();
+        task.id = new_id(rare.created_at + TimeDelta::seconds(1));
+        task.name = "Mail".into();
+        (task, None)
+    });
+    let newer: Vec<NewTask> = newer.collect();
+    instance
+        .on(move |store| async move {
+            for some in newer.chunks(1_000) {
+                store.create_tasks(some).await.unwrap();
+            }
+        })
+        .await;
+    let listed = async |q: &str, limit: u32| {
+        let query = TaskQuery { status: None, q: Some(q.into()), limit };
+        let list = told(&instance, move |host| async move { host.list_tasks(&ann(), query).await }).await.unwrap();
+        list["items"].as_array().unwrap().iter().map(|task| task["name"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed("rare", 20).await, ["Rare"]);
+    assert_eq!(listed("mail", 2).await, ["Mail", "Mail"]);
+    assert_eq!(listed("none", 20).await, [""; 0]);
     instance.crash();
 }
 

@@ -128,24 +128,29 @@ async fn of_those_who_keep_a_document_at_once_the_late_ones_are_told_that_it_was
     }
 }
 
+/// A use of ann's `google/work` by a poll, now.
+pub fn use_of(api: &Api, host: &str, outcome: &str) -> CredentialUse {
+    CredentialUse {
+        id: new_id(api.clock.now()),
+        tenant_id: "ann".into(),
+        service: "google".into(),
+        account_name: "work".into(),
+        at: api.clock.now(),
+        run_id: None,
+        task_id: None,
+        used_by: "poll".into(),
+        host: host.into(),
+        outcome: outcome.into(),
+    }
+}
+
 async fn uses_of_a_credential_and_its_tasks_are_shown(api: Api) {
     let ann = api.token("ann", &["credentials:read", "credentials:write"]).await;
     let place = "/v1/credentials/google/work";
     api.ask("PUT", place, Some(&ann), Some(body())).await.expect(200);
     let mut made = vec![];
     for host in ["a.example.org", "b.example.org", "c.example.org"] {
-        let used = CredentialUse {
-            id: new_id(api.clock.now()),
-            tenant_id: "ann".into(),
-            service: "google".into(),
-            account_name: "work".into(),
-            at: api.clock.now(),
-            run_id: None,
-            task_id: None,
-            used_by: "poll".into(),
-            host: host.into(),
-            outcome: CredentialUse::USED.into(),
-        };
+        let used = use_of(&api, host, CredentialUse::USED);
         api.store.note_credential_use(&used).await.unwrap();
         made.insert(0, json!(used));
     }

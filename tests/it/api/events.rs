@@ -80,6 +80,30 @@ async fn log_is_read_between_two_instants_in_either_order() {
 }
 
 #[tokio::test]
+async fn log_between_two_instants_has_events_whose_instants_are_not_in_the_order_of_their_places() {
+    let api = Api::new().await;
+    let publish = async |id: &str| {
+        let event = json!({ "tenant_id": "ann", "source": "mail", "type": "new", "id": id });
+        api.admin("POST", "/v1/events", Some(event)).await.expect(202);
+    };
+    api.advance(60);
+    publish("later").await;
+    // as an instance publishes whose clock is behind, or one that has waited for its turn
+    api.advance(-5);
+    publish("earlier").await;
+    let ids = async |query: &str| {
+        let found = log(&api, query).await;
+        found.iter().map(|event| event["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for order in ["oldest", "newest"] {
+        assert_eq!(ids(&format!("?order={order}&since=2026-11-21T00:00:58Z")).await, ["later"]);
+        assert_eq!(ids(&format!("?order={order}&until=2026-11-21T00:00:58Z")).await, ["earlier"]);
+    }
+    assert_eq!(ids("?since=2026-11-21T00:00:55Z&until=2026-11-21T00:01:01Z").await, ["later", "earlier"]);
+    assert_eq!(ids("?since=0000-01-01T00:00:00Z&until=9999-12-31T23:59:59Z").await, ["later", "earlier"]);
+}
+
+#[tokio::test]
 async fn admin_names_the_tenant_and_a_tenant_can_name_no_other() {
     let api = Api::new().await;
     let body = |tenant: Value| Some(json!({ "tenant_id": tenant, "source": "mail", "type": "new", "id": "1" }));

@@ -21,7 +21,7 @@ on_both!(
 );
 
 /// Runs that are looked up by their keys at most.
-const KEYS: usize = 500;
+const KEYS: usize = 100;
 /// Tasks that are looked up by their names at most.
 const TASKS: usize = 50;
 /// Tenants whose runs are looked up at most.

@@ -129,6 +129,12 @@ async fn tasks_are_looked_for_among_the_newest_and_the_list_goes_on_behind_them(
         assert_eq!(found(scope, behind).await, (vec![old.id], None));
     }
     assert_eq!(world.store.list_tasks(&Scope::Every, &rare).await.unwrap().len(), 1, "the engine's lists are whole");
+    let old = pause(world, &old).await;
+    let paused = TaskFilter { status: Some(TaskStatus::Paused), limit: 9, ..TaskFilter::default() };
+    for scope in [&Scope::Every, &only("a")] {
+        let page = world.store.tasks_page(scope, &paused).await.unwrap();
+        assert_eq!((page.rows, page.behind), (vec![old.clone()], None), "those that fire hide none that does not");
+    }
 }
 
 async fn name_is_found_by_any_part_of_it(world: &StoreHarness) {

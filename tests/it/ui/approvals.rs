@@ -32,16 +32,14 @@ fn path(asked: &AskingRun) -> String {
     format!("/ui/approvals/{}", asked.approvals[0].id)
 }
 
-/// The value of a hidden input.
-fn hidden(page: &Shown, name: &str) -> String {
-    let start = format!("type=\"hidden\" name=\"{name}\" value=\"");
-    let rest = page.text.split_once(&start).map(|(_, rest)| rest);
-    rest.and_then(|rest| rest.split_once('"')).map(|(value, _)| value.to_owned()).unwrap_or_default()
+/// The text by which the form of a page is known; empty where it has no form.
+fn nonce_of(page: &Shown) -> String {
+    page.hidden("nonce").unwrap_or_default()
 }
 
 /// Sends the form of a page with these fields.
 async fn send(visitor: &Visitor, asked: &AskingRun, fields: &[(&str, &str)]) -> Shown {
-    let nonce = hidden(&visitor.get(&path(asked)).await, "nonce");
+    let nonce = nonce_of(&visitor.get(&path(asked)).await);
     let fields: Vec<(&str, &str)> = [("nonce", nonce.as_str())].into_iter().chain(fields.iter().copied()).collect();
     visitor.post(&path(asked), &format!("{}/decision", path(asked)), &fields).await
 }
@@ -139,7 +137,7 @@ async fn changed_call_is_looked_at_before_it_runs(api: Api) {
     let look = send(&ann, &asked, &changed).await;
     assert_eq!((look.status, asked.statuses(&api).await), (200, vec!["pending"]));
     look.has("look at what you changed");
-    let reviewed = hidden(&look, "0.reviewed");
+    let reviewed = look.hidden("0.reviewed").expect("the call as it was shown");
     let fields: Vec<_> = changed.into_iter().chain([("0.reviewed", reviewed.as_str())]).collect();
     assert_eq!(send(&ann, &asked, &fields).await.status, 303);
     let now = asked.only(&api).await;
@@ -164,7 +162,7 @@ async fn answer_that_comes_second_is_told_who_was_first(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
-    let nonce = hidden(&ann.get(&path(&asked)).await, "nonce");
+    let nonce = nonce_of(&ann.get(&path(&asked)).await);
     asked.send(&api, &[("do", "cancel:0")]).await.expect(303);
     let fields = [("nonce", nonce.as_str()), ("do", "approve:0")];
     let late = ann.post(&path(&asked), &format!("{}/decision", path(&asked)), &fields).await;
@@ -172,7 +170,7 @@ async fn answer_that_comes_second_is_told_who_was_first(api: Api) {
     late.has("recipient:ann was first, by link");
     api.clock.advance(TIME);
     let expired = ask(&api, "ann", vec![note()]).await;
-    let nonce = hidden(&ann.get(&path(&expired)).await, "nonce");
+    let nonce = nonce_of(&ann.get(&path(&expired)).await);
     api.clock.advance(TIME);
     let fields = [("nonce", nonce.as_str()), ("do", "approve:0")];
     let late = ann.post("/ui/approvals", &format!("{}/decision", path(&expired)), &fields).await;
@@ -183,7 +181,7 @@ async fn answer_to_another_page_decides_nothing(api: Api) {
     let (asked, other) = (ask(&api, "ann", vec![note()]).await, ask(&api, "ann", vec![note()]).await);
     let base = served(&api).await;
     let ann = visitor(&api, &base, "ann", &SCOPES).await;
-    let foreign = hidden(&ann.get(&path(&other)).await, "nonce");
+    let foreign = nonce_of(&ann.get(&path(&other)).await);
     for nonce in [foreign.as_str(), "", "x"] {
         let fields = [("nonce", nonce), ("do", "approve:0")];
         let refused = ann.post(&path(&asked), &format!("{}/decision", path(&asked)), &fields).await;
@@ -192,7 +190,7 @@ async fn answer_to_another_page_decides_nothing(api: Api) {
     }
     // nor is that of another session one
     let again = visitor(&api, &base, "ann", &SCOPES).await;
-    let own = hidden(&ann.get(&path(&asked)).await, "nonce");
+    let own = nonce_of(&ann.get(&path(&asked)).await);
     let fields = [("nonce", own.as_str()), ("do", "approve:0")];
     assert_eq!(again.post(&path(&asked), &format!("{}/decision", path(&asked)), &fields).await.status, 409);
     assert_eq!(send(&ann, &asked, &[]).await.status, 422, "no button was pressed");

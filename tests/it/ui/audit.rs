@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::today::ServedDashboard;
+use super::visitor::ServedDashboard;
 use crate::api::service::{Api, on_both};
 
 on_both! {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use super::today::ServedDashboard;
+use super::visitor::ServedDashboard;
 use crate::api::service::{Api, daily_of, on_both};
 use crate::support::world::claim_ready;
 

@@ -1,10 +1,10 @@
 //! Credentials: shown without their documents, with their tasks and uses; connected by a link; deleted.
 
-use reveille::base::id::new_id;
 use reveille::domain::credential::CredentialUse;
 use serde_json::{Value, json};
 
 use super::visitor::{admin, visitor};
+use crate::api::credentials::use_of;
 use crate::api::service::{Api, on_both};
 
 on_both! {
@@ -28,18 +28,7 @@ async fn put(api: &Api) {
 }
 
 async fn used(api: &Api, host: &str, outcome: &str) {
-    let used = CredentialUse {
-        id: new_id(api.clock.now()),
-        tenant_id: "ann".into(),
-        service: "google".into(),
-        account_name: "work".into(),
-        at: api.clock.now(),
-        run_id: None,
-        task_id: None,
-        used_by: "poll".into(),
-        host: host.into(),
-        outcome: outcome.into(),
-    };
+    let used = use_of(api, host, outcome);
     api.store.note_credential_use(&used).await.expect("noted");
 }
 
@@ -55,7 +44,7 @@ async fn credential_is_shown_with_its_uses_and_never_with_its_document(api: Api)
     for page in [&list, &shown] {
         page.has("google/work");
         page.has("api.example.org");
-        page.has("active");
+        page.has("<span class=\"badge good\">active</span>");
         page.lacks(CANARY);
     }
     list.has(PAGE);

@@ -114,7 +114,6 @@ async fn message_that_failed_is_sent_again_from_its_page(api: Api) {
     let shown = reader.get(&page).await;
     assert_eq!(shown.status, 200);
     shown.lacks("Send it again");
-    // a page without a form carries no token
     assert_eq!(reader.post(&page, &retry, &[]).await.status, 403);
     assert_eq!(state().await, "failed");
 

@@ -2,8 +2,7 @@
 
 use sqlx::Executor;
 
-use super::today::ServedDashboard;
-use super::visitor::Visitor;
+use super::visitor::{ServedDashboard, Visitor};
 use crate::api::service::Api;
 use crate::approvals::harness::{ask, note};
 use crate::support::gate::Gate;

@@ -4,7 +4,7 @@ use reveille::base::id::Scope;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::today::ServedDashboard;
+use super::visitor::ServedDashboard;
 use crate::api::service::{Api, daily_of, on_both};
 
 on_both! {

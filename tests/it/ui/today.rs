@@ -6,8 +6,8 @@ use reveille::store::Finish;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::visitor::{Visitor, served};
-use crate::api::service::{ADMIN, Api, daily_of, on_both};
+use super::visitor::ServedDashboard;
+use crate::api::service::{Api, daily_of, on_both};
 use crate::approvals::harness::{ask, note};
 use crate::support::world::claim_ready;
 
@@ -17,30 +17,6 @@ on_both! {
     new_service_says_what_to_do_next_until_there_is_a_task
     stop_switch_is_told_of_with_its_reason_as_text
     task_that_stands_still_is_told_of_with_its_reason_and_to_its_tenant_alone
-}
-
-/// The service of a test with its dashboard.
-pub struct ServedDashboard {
-    pub api: Api,
-    base: String,
-}
-
-impl ServedDashboard {
-    pub async fn of(api: Api) -> ServedDashboard {
-        let base = served(&api).await;
-        ServedDashboard { api, base }
-    }
-
-    /// The operator, signed in.
-    pub async fn admin(&self) -> Visitor {
-        Visitor::signed_in(&self.base, ADMIN).await
-    }
-
-    /// Somebody with a token of this tenant with these permissions, signed in.
-    pub async fn of_tenant(&self, tenant: &str, scopes: &[&str]) -> Visitor {
-        let token = self.api.token(tenant, scopes).await;
-        Visitor::signed_in(&self.base, &token).await
-    }
 }
 
 /// A run of this tenant that has failed with this message.

@@ -33,6 +33,30 @@ pub async fn admin(api: &Api) -> Visitor {
     Visitor::signed_in(&served(api).await, ADMIN).await
 }
 
+/// The service of a test with its dashboard.
+pub struct ServedDashboard {
+    pub api: Api,
+    base: String,
+}
+
+impl ServedDashboard {
+    pub async fn of(api: Api) -> ServedDashboard {
+        let base = served(&api).await;
+        ServedDashboard { api, base }
+    }
+
+    /// The operator, signed in.
+    pub async fn admin(&self) -> Visitor {
+        Visitor::signed_in(&self.base, ADMIN).await
+    }
+
+    /// Somebody with a token of this tenant with these permissions, signed in.
+    pub async fn of_tenant(&self, tenant: &str, scopes: &[&str]) -> Visitor {
+        let token = self.api.token(tenant, scopes).await;
+        Visitor::signed_in(&self.base, &token).await
+    }
+}
+
 /// A browser that is signed in.
 pub struct Visitor {
     http: Client,

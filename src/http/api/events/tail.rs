@@ -144,8 +144,11 @@ impl Tail {
                     continue;
                 }
             }
-            // a bus that is away is asked again
-            let read = self.read_news(is_told).await;
+            // a bus that is away is asked again; those who wait for the same look do not keep the service from its end
+            let read = tokio::select! {
+                () = stop.cancelled() => return None,
+                read = self.read_news(is_told) => read,
+            };
             self.failed = read.is_err();
             if let Err(error) = read {
                 tracing::warn!(%error, "can't read the bus that is followed");

@@ -27,7 +27,7 @@ const GOOD: [&str; 13] = [
     "sent",
     "succeeded",
 ];
-const BAD: [&str; 11] = [
+const BAD: [&str; 12] = [
     "broken",
     "bounced",
     "dead",
@@ -36,6 +36,7 @@ const BAD: [&str; 11] = [
     "failed",
     "invalid",
     "missing",
+    "needs_consent",
     "refused",
     "revoked",
     "undeliverable",

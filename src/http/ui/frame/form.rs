@@ -5,7 +5,7 @@
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::base::compute::steps_to_parse;
 use crate::http::HttpState;
@@ -75,6 +75,11 @@ impl UiForm {
     /// The text of a field; empty where it is not there.
     pub fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
+    }
+
+    /// Those of these fields that are not empty, as a request of the API has them.
+    pub fn filled(&self, names: &[&str]) -> Map<String, Value> {
+        names.iter().filter_map(|name| Some(((*name).to_owned(), Value::from(self.get(name)?)))).collect()
     }
 
     /// The JSON that was typed into a field, or where it is none and why; `None`: nothing was typed.

@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use url::form_urlencoded::Serializer;
 
+use crate::http::in_process::CallError;
 use crate::http::ui::frame::failure::UiError;
 use crate::http::ui::frame::visit::Visit;
 
@@ -59,7 +60,15 @@ impl UiList {
     /// # Errors
     /// The API answers no list.
     pub async fn ask(&self, visit: &Visit, path: &[&str], href: &str) -> Result<Value, UiError> {
-        match visit.get(path, &self.asked()).await {
+        self.answered(href, visit.get(path, &self.asked()).await)
+    }
+
+    /// The page of an answer of the API, or of its refusal of a filter, as [`UiList::ask`] has it.
+    ///
+    /// # Errors
+    /// The API answers no list.
+    pub fn answered(&self, href: &str, answer: Result<Value, CallError>) -> Result<Value, UiError> {
+        match answer {
             Ok(answer) => Ok(self.view(href, answer)),
             Err(refused) if matches!(refused.status, 400 | 422) => {
                 let mut view = self.view(href, Value::Null);
@@ -77,7 +86,7 @@ impl UiList {
             self.given.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into())).collect();
         let next = answer["next_cursor"].as_str().map(|cursor| self.href(href, Some(cursor)));
         json!({
-            "items": match answer["items"].take() { Value::Array(items) => items, _ => Vec::new() },
+            "items": take_items(&mut answer),
             "is_filtered": !filters.is_empty(),
             "filters": filters,
             "next": next,
@@ -109,6 +118,14 @@ impl UiList {
                 "Set at least one filter of the list first.",
             )),
         }
+    }
+}
+
+/// The items of a list, taken out of it.
+pub fn take_items(list: &mut Value) -> Vec<Value> {
+    match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
     }
 }
 

@@ -20,9 +20,31 @@ pub fn meter(used: f64, limit: Option<f64>) -> Value {
     json!({ "percent": percent.floor() as u64, "width": percent.min(WHOLE).floor() as u64, "tone": tone })
 }
 
+/// Tokens and dollars of a day, `[{kind, used, reserved, limit, meter}]`; without a limit that and the meter are null.
+pub fn day_bars(spent: &Value, limits: &Value) -> Vec<Value> {
+    let kinds = [
+        ("tokens", "tokens", "reserved_tokens", "tokens_per_day"),
+        ("dollars", "cost_usd", "reserved_cost_usd", "cost_usd_per_day"),
+    ];
+    let bar = |(kind, used, reserved, limit): (&str, &str, &str, &str)| {
+        let limit = limits[limit].as_f64();
+        let shown = meter(spent[used].as_f64().unwrap_or_default(), limit);
+        json!({ "kind": kind, "used": spent[used], "reserved": spent[reserved], "limit": limit, "meter": shown })
+    };
+    kinds.into_iter().map(bar).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn day_is_shown_with_and_without_a_limit() {
+        let spent = json!({ "tokens": 900, "cost_usd": 0.5, "reserved_tokens": 10, "reserved_cost_usd": 0.0 });
+        let bars = day_bars(&spent, &json!({ "tokens_per_day": 1000 }));
+        assert_eq!((&bars[0]["meter"]["tone"], &bars[0]["limit"]), (&json!("near"), &json!(1000.0)));
+        assert_eq!((&bars[1]["meter"], &bars[1]["used"]), (&Value::Null, &json!(0.5)));
+    }
 
     #[test]
     fn meter_says_how_near_the_limit_is_and_its_bar_is_never_wider_than_whole() {

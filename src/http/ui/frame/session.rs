@@ -52,8 +52,6 @@ pub struct DashboardSession {
     pub caller: AuthenticatedCaller,
     /// The text that each form of the session carries.
     pub form_token: String,
-    /// The instant at which the session ends, however busy it is.
-    pub ends_at: DateTime<Utc>,
     hash: TokenHash,
 }
 
@@ -73,7 +71,7 @@ pub async fn signed_in(parts: &Parts, state: &HttpState) -> Result<Option<Dashbo
         note_request(state, &hash, &stored, now).await;
     }
     let form_token = state.vault.tag(FORM, &hex::encode(hash.as_bytes()));
-    Ok(Some(DashboardSession { caller, form_token, ends_at: stored.ends_at, hash }))
+    Ok(Some(DashboardSession { caller, form_token, hash }))
 }
 
 impl DashboardSession {

@@ -27,6 +27,7 @@ pub const TEMPLATES: &[(&str, &str)] = &[
     ("event.html", include_str!("../templates/event.html")),
     ("publish.html", include_str!("../templates/publish.html")),
     ("dead_letters.html", include_str!("../templates/dead_letters.html")),
+    ("dead_letters_bulk.html", include_str!("../templates/dead_letters_bulk.html")),
     ("dead_letter.html", include_str!("../templates/dead_letter.html")),
     ("deliveries.html", include_str!("../templates/deliveries.html")),
     ("delivery.html", include_str!("../templates/delivery.html")),
@@ -85,7 +86,7 @@ mod tests {
         text.match_indices(beginning).filter_map(|(at, _)| text[at..].split_once('>')).collect()
     }
 
-    /// What is read of markup.
+    /// The words of markup that are read.
     fn words(markup: &str) -> String {
         let parts = markup.split('<').enumerate();
         parts.map(|(at, part)| if at == 0 { part } else { part.split_once('>').map_or("", |(_, text)| text) }).collect()

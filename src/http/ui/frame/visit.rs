@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
@@ -25,6 +25,8 @@ use crate::store::StoreError;
 
 /// Steps to show a step of JSON: a template has markup around each value.
 const STEPS_TO_SHOW: u64 = 4;
+/// The header in which a browser says where its last stream broke off.
+const LAST_EVENT_ID: &str = "last-event-id";
 
 /// A request of a signed-in person.
 pub struct Visit {
@@ -133,11 +135,13 @@ impl Visit {
         }
     }
 
-    /// A stream of the API, as it is. It ends soon after the session has, as it does with the token.
+    /// A stream of the API, as it is: from its beginning, or where these headers say that it broke off. It ends soon
+    /// after the session has, as it does with the token.
     ///
     /// # Errors
     /// The address can't be asked.
-    pub async fn stream(&self, path: &[&str], last_event_id: Option<HeaderValue>) -> Result<Response, UiError> {
+    pub async fn stream(&self, path: &[&str], headers: &HeaderMap) -> Result<Response, UiError> {
+        let last_event_id = headers.get(LAST_EVENT_ID).cloned();
         let answer = self.api.stream_as(&self.caller, &address(path, &[]), last_event_id).await?;
         // in a task of its own: a reader that stops reading would stop a look halfway through
         let ended = AbortOnDropHandle::new(tokio::spawn(self.session.clone().ended(self.state.clone())));
@@ -235,7 +239,6 @@ impl Visit {
             "done": done,
             "path": self.path,
             "now": self.now,
-            "ends_at": self.session.ends_at,
         })
     }
 }

@@ -12,8 +12,9 @@ use serde_json::{Map, Value, json};
 
 use crate::http::HttpState;
 use crate::http::in_process::CallError;
-use crate::http::ui::frame::meter::meter;
+use crate::http::ui::frame::meter::day_bars;
 use crate::http::ui::frame::names::task_names;
+use crate::http::ui::frame::refusal::{fault, shown_in_form};
 use crate::http::ui::frame::{UiForm, UiResult, Visit};
 
 /// Where the page is.
@@ -63,12 +64,11 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
         .merge(switch::routes())
 }
 
-/// A form that was not taken: which one, its problem and faults, and what was typed.
+/// A form that was not taken: which one, why (as [`shown_in_form`] has it), and what was typed.
 #[derive(Default)]
 struct RefusedForm {
     of_task: bool,
-    problem: Value,
-    faults: Value,
+    why: Value,
     typed: Map<String, Value>,
 }
 
@@ -99,10 +99,10 @@ async fn set_task_budget(form: UiForm) -> UiResult {
     let (tenant, task) = (form.text("tenant_id").to_owned(), form.text("task_id").to_owned());
     let said: Map<String, Value> =
         limits_of(&form, &OF_TASK).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let set = match task.is_empty() {
-        true => Err(missing_task()),
-        false => form.visit.put(&["v1", "budgets", &tenant, "tasks", &task], said.into()).await,
-    };
+    if task.is_empty() {
+        return show_again(&form, fault("/task_id", "is missing: the id of a task"), tenant, true).await;
+    }
+    let set = form.visit.put(&["v1", "budgets", &tenant, "tasks", &task], said.into()).await;
     settled(form, set, tenant, true).await
 }
 
@@ -114,20 +114,16 @@ async fn clear_task_budget(form: UiForm) -> UiResult {
 
 /// Leads to the page after a form was taken; one whose limits are refused is shown again with what was typed.
 async fn settled(form: UiForm, set: Result<Value, CallError>, tenant: String, of_task: bool) -> UiResult {
-    let error = match set {
-        Ok(_) => return Ok(form.done(&address_of(&tenant), "saved")),
-        Err(error) if error.status == 422 => error,
-        Err(error) => return Err(error.into()),
-    };
-    let typed = form.own_fields().map(|(name, value)| (name.to_owned(), value.into())).collect();
-    let (problem, faults) = (error.problem["detail"].clone(), error.problem["errors"].clone());
-    let refused = RefusedForm { of_task, problem, faults, typed };
-    show(&form.visit, StatusCode::UNPROCESSABLE_ENTITY, Some(tenant), refused).await
+    match set {
+        Ok(_) => Ok(form.done(&address_of(&tenant), "saved")),
+        Err(error) => show_again(&form, shown_in_form(error)?, tenant, of_task).await,
+    }
 }
 
-fn missing_task() -> CallError {
-    let errors = json!([{ "pointer": "/task_id", "message": "is missing: the id of a task" }]);
-    CallError { status: 422, problem: json!({ "detail": "1 fault; see errors", "errors": errors }) }
+/// The page with a form that was refused, as it was typed.
+async fn show_again(form: &UiForm, (status, why): (StatusCode, Value), tenant: String, of_task: bool) -> UiResult {
+    let typed = form.own_fields().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    show(&form.visit, status, Some(tenant), RefusedForm { of_task, why, typed }).await
 }
 
 /// The limits that a form has typed, of these fields. A text that is no number stays one: the API says what is right.
@@ -166,9 +162,8 @@ async fn show(visit: &Visit, status: StatusCode, tenant: Option<String>, refused
     page["halts"] = stats["answer"]["halts"].clone();
     page["more_halts"] = stats["answer"]["more_halts"].clone();
     page["can_set"] = visit.is_operator().into();
-    page["problem"] = refused.problem;
-    page["faults"] = refused.faults;
-    page["refused_of_task"] = refused.of_task.into();
+    page["problem"] = refused.why["problem"].clone();
+    page["faults"] = refused.why["faults"].clone();
     visit.show_as(status, "budgets.html", "Budgets", page).await
 }
 
@@ -218,20 +213,6 @@ async fn of_tenant(visit: &Visit, budgets: Value, refused: &RefusedForm) -> Valu
             "task_id": task,
         },
     })
-}
-
-/// Tokens and dollars of a day, each with its limit as a bar; without a limit the number alone.
-fn day_bars(spent: &Value, limits: &Value) -> Vec<Value> {
-    let kinds = [
-        ("tokens", "tokens", "reserved_tokens", "tokens_per_day"),
-        ("dollars", "cost_usd", "reserved_cost_usd", "cost_usd_per_day"),
-    ];
-    let bar = |(kind, used, reserved, limit): (&str, &str, &str, &str)| {
-        let limit = limits[limit].as_f64();
-        let shown = meter(spent[used].as_f64().unwrap_or_default(), limit);
-        json!({ "kind": kind, "used": spent[used], "reserved": spent[reserved], "limit": limit, "meter": shown })
-    };
-    kinds.into_iter().map(bar).collect()
 }
 
 /// Tasks that have spent something today or have limits of their own: `[{task_id, name, bars, own}]`.
@@ -292,14 +273,6 @@ mod tests {
         assert_eq!(held, json!({ "name": "turns", "label": "Turns of models", "value": "5" }));
         let typed = Map::from_iter([("turns".to_owned(), json!("many"))]);
         assert_eq!(first(groups(&OF_TASK, Some(&typed), said))["value"], "many");
-    }
-
-    #[test]
-    fn day_is_shown_with_and_without_a_limit() {
-        let spent = json!({ "tokens": 900, "cost_usd": 0.5, "reserved_tokens": 10, "reserved_cost_usd": 0.0 });
-        let bars = day_bars(&spent, &json!({ "tokens_per_day": 1000 }));
-        assert_eq!((&bars[0]["meter"]["tone"], &bars[0]["limit"]), (&json!("near"), &json!(1000.0)));
-        assert_eq!((&bars[1]["meter"], &bars[1]["used"]), (&Value::Null, &json!(0.5)));
     }
 
     #[test]

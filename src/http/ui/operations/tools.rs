@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::domain::approval::Category;
 use crate::http::HttpState;
+use crate::http::ui::frame::list::take_items;
 use crate::http::ui::frame::{UiError, UiForm, UiList, UiResult, Visit};
 use crate::http::ui::operations::tools::rows::{OfferingAgents, groups, is_waiting, shown_rows, tool_href};
 use crate::http::ui::operations::whole_list::page_of;
@@ -60,19 +61,11 @@ async fn ask(visit: &Visit, list: &UiList) -> Result<(Vec<Value>, Option<String>
     let mut asked = list.filters();
     asked.retain(|(name, _)| OF_API.contains(name));
     match visit.get(&["v1", "tools"], &asked).await {
-        Ok(mut answer) => Ok((items(&mut answer), None)),
+        Ok(mut answer) => Ok((take_items(&mut answer), None)),
         Err(refused) if matches!(refused.status, 400 | 422) => {
             Ok((Vec::new(), Some(UiError::from(refused).sentence())))
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// The items of a list, taken out of it.
-fn items(answer: &mut Value) -> Vec<Value> {
-    match answer["items"].take() {
-        Value::Array(items) => items,
-        _ => Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::http::HttpState;
 use crate::http::address::address;
+use crate::http::ui::frame::list::take_items;
 use crate::http::ui::frame::names::names_of;
 use crate::http::ui::frame::{UiError, UiList, UiResult, Visit};
 use crate::http::ui::operations::usage::chart::{columns, lines};
@@ -50,7 +51,7 @@ async fn show_usage(visit: Visit) -> UiResult {
     let by = list.get("by").unwrap_or(UsageGroup::Day.as_str());
     let mut usage = ask(&visit, &list, &range, by).await?;
     let group = UsageGroup::parse(by);
-    let rows = take_rows(&mut usage);
+    let rows = take_items(&mut usage);
     let names = match group {
         Some(UsageGroup::Task) => {
             let ids: Vec<&str> = rows.iter().filter_map(|row| row["key"].as_str()).collect();
@@ -88,22 +89,7 @@ async fn ask(visit: &Visit, list: &UiList, range: &UsageRange, by: &str) -> Resu
         asked.push(("order", UsageOrder::Largest.as_str().to_owned()));
     }
     asked.extend(range.asked());
-    match visit.get(&["v1", "stats", "usage"], &asked).await {
-        Ok(answer) => Ok(list.view(HREF, answer)),
-        Err(refused) if matches!(refused.status, 400 | 422) => {
-            let mut view = list.view(HREF, Value::Null);
-            view["problem"] = UiError::from(refused).sentence().into();
-            Ok(view)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn take_rows(usage: &mut Value) -> Vec<Value> {
-    match usage["items"].take() {
-        Value::Array(rows) => rows,
-        _ => Vec::new(),
-    }
+    list.answered(HREF, visit.get(&["v1", "stats", "usage"], &asked).await)
 }
 
 /// The row with a name for people, and a link: `label` and `href`. `names` has those of tasks; of one that is gone, or

@@ -24,7 +24,7 @@ pub(in crate::http::ui) fn routes() -> Router<HttpState> {
 async fn show_credentials(visit: Visit) -> UiResult {
     let list = UiList::of(&visit, &["service", "status"]);
     let mut shown = list.ask(&visit, &["v1", "credentials"], HREF).await?;
-    let rows = shown["items"].as_array().into_iter().flatten().map(|credential| row(&visit, credential));
+    let rows = shown["items"].as_array().into_iter().flatten().map(|credential| linked(&visit, credential));
     let rows: Vec<Value> = rows.collect();
     shown["items"] = rows.into();
     let page = json!({
@@ -33,8 +33,8 @@ async fn show_credentials(visit: Visit) -> UiResult {
     visit.show("credentials.html", "Credentials", page).await
 }
 
-/// A credential with the address of its page.
-fn row(visit: &Visit, credential: &Value) -> Value {
+/// A credential with the address of its page, `href`.
+pub(in crate::http::ui) fn linked(visit: &Visit, credential: &Value) -> Value {
     let text = |name: &str| credential[name].as_str().unwrap_or_default();
     let tenant = visit.sees_all().then(|| text("tenant_id"));
     let mut row = credential.clone();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::ui::frame::render::secured;
-use crate::http::ui::frame::{UiError, UiList, UiResult, Visit};
+use crate::http::ui::frame::{UiList, UiResult, Visit};
 use crate::http::ui::work::events::line::{href, line};
 
 /// Address of the list.
@@ -38,28 +38,20 @@ async fn show_log(visit: Visit) -> UiResult {
     if list.get("order").is_none() {
         asked.push(("order", "newest".to_owned()));
     }
-    let mut page = match visit.get(&["v1", "events"], &asked).await {
-        Ok(answer) => list.view(HREF, answer),
-        Err(refused) if matches!(refused.status, 400 | 422) => {
-            let mut view = list.view(HREF, Value::Null);
-            view["problem"] = UiError::from(refused).sentence().into();
-            view
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let mut page = list.answered(HREF, visit.get(&["v1", "events"], &asked).await)?;
     if let Value::Array(events) = &mut page["items"] {
         events.iter_mut().for_each(|event| *event = line(event));
     }
     // what comes is the first of the first page, unless that ends at an instant
     let is_head = page["first"].is_null() && list.get("order") != Some("oldest") && list.get("until").is_none();
-    page["live"] = is_head.then(|| list.href(HREF, None)).into();
+    page["is_live"] = is_head.into();
     page["may_publish"] = visit.holds(Permission::EventsPublish).into();
     visit.show("events.html", "Events", json!({ "list": page })).await
 }
 
 /// The stream of the bus, by which the list knows that it is old.
 async fn follow(visit: Visit, headers: HeaderMap) -> UiResult {
-    visit.stream(&["v1", "events", "stream"], headers.get("last-event-id").cloned()).await
+    visit.stream(&["v1", "events", "stream"], &headers).await
 }
 
 /// Leads to the page of an event that is looked for by its id.

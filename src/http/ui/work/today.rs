@@ -9,10 +9,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::http::HttpState;
-use crate::http::address::address;
-use crate::http::ui::frame::meter::meter;
+use crate::http::ui::frame::instant::instant;
+use crate::http::ui::frame::meter::day_bars;
 use crate::http::ui::frame::names::task_names;
 use crate::http::ui::frame::{UiResult, Visit};
+use crate::http::ui::people::credentials::linked;
 
 /// Rows of a part.
 const ROWS: usize = 10;
@@ -78,17 +79,9 @@ async fn broken(visit: &Visit) -> Value {
     let query = [("status", "needs_consent".to_owned()), ("limit", ROWS.to_string())];
     let mut part = visit.part(&["v1", "credentials"], &query).await;
     for credential in rows_mut(&mut part).into_iter().flatten() {
-        credential["href"] = credential_href(visit, credential).into();
+        *credential = linked(visit, credential);
     }
     counted(part)
-}
-
-/// The page of a credential, of a tenant that is named where the reader sees all.
-fn credential_href(visit: &Visit, credential: &Value) -> String {
-    let text = |name: &str| credential[name].as_str().unwrap_or_default();
-    let tenant = visit.sees_all().then(|| ("tenant_id", text("tenant_id").to_owned()));
-    let tenant: Vec<(&str, String)> = tenant.into_iter().collect();
-    address(&["ui", "credentials", text("service"), text("account_name")], &tenant)
 }
 
 /// Tasks that were paused or disabled for a reason: because they kept failing, because a credential is missing, because
@@ -175,13 +168,8 @@ async fn spend(visit: &Visit) -> Value {
 
 /// The budgets of the tenant's day that hold, each as a bar.
 fn bars(budgets: &Value) -> Vec<Value> {
-    let (limits, today) = (&budgets["limits"]["tenant"], &budgets["today"]);
-    let kinds = [("tokens", "tokens", "tokens_per_day"), ("dollars", "cost_usd", "cost_usd_per_day")];
-    let bar = |(kind, used, limit): (&str, &str, &str)| {
-        let (used, limit) = (today[used].as_f64()?, limits[limit].as_f64()?);
-        Some(json!({ "kind": kind, "used": used, "limit": limit, "meter": meter(used, Some(limit)) }))
-    };
-    kinds.into_iter().filter_map(bar).collect()
+    let bars = day_bars(&budgets["today"], &budgets["limits"]["tenant"]);
+    bars.into_iter().filter(|bar| bar["limit"].is_number()).collect()
 }
 
 /// The halts of every tenant, or those of single ones.
@@ -237,10 +225,6 @@ fn first(mut part: Value) -> Value {
         rows.truncate(ROWS);
     }
     part
-}
-
-fn instant(value: &Value) -> Option<DateTime<Utc>> {
-    value.as_str()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -237,7 +237,7 @@ struct LogSpan {
     order: LogOrder,
     /// The least id, or `-`.
     oldest: String,
-    /// `(` and the id before which it ends, or `+`.
+    /// The id before which it ends (see [`before`]), or `+`.
     newest: String,
 }
 
@@ -247,7 +247,7 @@ impl LogSpan {
         LogSpan {
             order: filter.order,
             oldest: filter.since.map_or("-".to_owned(), |at| id(at).to_string()),
-            newest: filter.until.map_or("+".to_owned(), |at| format!("({}", id(at))),
+            newest: filter.until.map_or("+".to_owned(), |at| before(id(at))),
         }
     }
 
@@ -255,7 +255,8 @@ impl LogSpan {
     /// taken: newest first, its entries are none that came after those that were.
     fn start(&self, position: &Position, partition: u32) -> String {
         match (position.0.get(&partition), self.order) {
-            (Some(id), _) => format!("({id}"),
+            (Some(id), LogOrder::Oldest) => format!("({id}"),
+            (Some(id), LogOrder::Newest) => before(*id),
             (None, LogOrder::Oldest) => self.oldest.clone(),
             (None, LogOrder::Newest) => position.0.values().min().map_or(self.newest.clone(), StreamId::to_string),
         }
@@ -267,6 +268,15 @@ impl LogSpan {
             LogOrder::Oldest => self.newest.clone(),
             LogOrder::Newest => self.oldest.clone(),
         }
+    }
+}
+
+/// The end of a range whose entries come before this one. No id is less than the least, which servers refuse to step
+/// back from; no entry has it.
+fn before(id: StreamId) -> String {
+    match id {
+        StreamId(0, 0) => id.to_string(),
+        id => format!("({id}"),
     }
 }
 
@@ -384,6 +394,8 @@ mod tests {
         let ends = |order: LogOrder| (span(order).start(&Position::default(), 7), span(order).end());
         assert_eq!(ends(LogOrder::Oldest), ("3-0".to_owned(), "(8-0".to_owned()));
         assert_eq!(ends(LogOrder::Newest), ("(8-0".to_owned(), "3-0".to_owned()));
+        let none = LogSpan::of(&LogFilter { until: DateTime::from_timestamp_millis(-1), ..LogFilter::default() });
+        assert_eq!((none.oldest.as_str(), none.newest.as_str()), ("-", "0-0"), "no entry has this id");
         let whole = LogSpan::of(&LogFilter::default());
         assert_eq!((whole.oldest.as_str(), whole.newest.as_str()), ("-", "+"));
     }

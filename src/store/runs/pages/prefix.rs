@@ -14,7 +14,7 @@ use crate::store::tx::{StatementBuilder, Tx};
 use crate::store::{Split, StoreError};
 
 /// Runs that are looked up by their keys at most.
-const KEYS: i64 = 500;
+const KEYS: i64 = 100;
 /// Tasks that are looked up by their names at most.
 const TASKS: i64 = 50;
 /// Tenants whose keys and names are looked up at most, for a reader of all tenants.

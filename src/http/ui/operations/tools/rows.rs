@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::domain::approval::Category;
 use crate::http::address::address;
+use crate::http::ui::frame::text::beginning_of;
 use crate::http::ui::frame::{UiList, Visit};
 use crate::http::ui::operations::whole_list::has_text;
 
@@ -35,7 +36,6 @@ impl OfferingAgents {
                 "name": agent["name"],
                 "offered": offer["offered"],
                 "message": offer["message"],
-                "usable": agent["usable"],
             }))
         };
         self.0.iter().filter_map(offer).collect()
@@ -49,7 +49,7 @@ impl OfferingAgents {
         json!({
             "name": name,
             "href": tool_href(name),
-            "description": beginning(tool["description"].as_str().unwrap_or_default()),
+            "description": beginning_of(tool["description"].as_str().unwrap_or_default(), DESCRIPTION).0,
             "source": tool["source"],
             "status": tool["status"],
             "category": tool["category"],
@@ -93,10 +93,6 @@ pub(super) fn groups(rows: &Value) -> Vec<Value> {
 /// The place of a category among the others.
 fn place_of(category: &Value) -> usize {
     Category::WORDS.iter().position(|word| category == word).unwrap_or(Category::WORDS.len())
-}
-
-fn beginning(description: &str) -> String {
-    description.chars().take(DESCRIPTION).collect()
 }
 
 #[cfg(test)]

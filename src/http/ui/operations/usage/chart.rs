@@ -5,6 +5,8 @@
 
 use serde_json::{Value, json};
 
+use crate::http::ui::frame::text::beginning_of;
+
 /// Width of a chart.
 const WIDTH: f64 = 720.0;
 /// Height of a chart with columns.
@@ -97,9 +99,9 @@ fn short(place: f64) -> f64 {
 
 /// The beginning of a name.
 fn name(label: &str) -> String {
-    match label.char_indices().nth(NAME) {
-        Some((end, _)) => format!("{}…", &label[..end]),
-        None => label.to_owned(),
+    match beginning_of(label, NAME) {
+        (shown, true) => format!("{shown}…"),
+        (whole, false) => whole.to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::base::token::Permission;
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::frame::names::task_names;
 use crate::http::ui::frame::{UiForm, UiList, UiResult, Visit};
 
@@ -51,7 +52,7 @@ pub async fn remove_override(Path(id): Path<String>, form: UiForm) -> UiResult {
 
 /// Whether a grant holds, as a word.
 fn state(grant: &Value, now: DateTime<Utc>) -> &'static str {
-    let ends = grant["expires_at"].as_str().and_then(|at| DateTime::parse_from_rfc3339(at).ok());
+    let ends = instant(&grant["expires_at"]);
     match () {
         _ if grant["revoked_at"].is_string() => "revoked",
         _ if ends.is_some_and(|at| at <= now) => "expired",

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::base::token::Permission;
 use crate::http::HttpState;
@@ -66,7 +66,7 @@ async fn edit(Path(tenant): Path<String>, form: UiForm) -> UiResult {
 /// Sends a test message, and leads to its delivery.
 async fn send_test(Path(tenant): Path<String>, form: UiForm) -> UiResult {
     let visit = &form.visit;
-    let body = fields(&form, &["channel"]);
+    let body = form.filled(&["channel"]).into();
     match visit.post(&["v1", "recipients", &tenant, "test"], body, form.key()).await {
         Ok(delivery) => {
             let id = delivery["id"].as_str().filter(|_| visit.holds(Permission::DeliveriesRead));
@@ -83,7 +83,7 @@ async fn send_test(Path(tenant): Path<String>, form: UiForm) -> UiResult {
 /// Without a code one is sent to the address; with it the address is proved.
 async fn verify(Path(tenant): Path<String>, form: UiForm) -> UiResult {
     let visit = &form.visit;
-    let body = fields(&form, &["channel", "code"]);
+    let body = form.filled(&["channel", "code"]).into();
     let done = if form.get("code").is_some() { "saved" } else { "sent" };
     match visit.post(&["v1", "recipients", &tenant, "verify"], body, form.key()).await {
         Ok(_) => Ok(form.done(&href_of(&tenant), done)),
@@ -151,12 +151,6 @@ fn document_of(stored: &Value) -> String {
 
 fn indented(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default().replace('\n', "\n  ")
-}
-
-/// The fields of a form that are not empty, as a request has them.
-fn fields(form: &UiForm, names: &[&str]) -> Value {
-    let given = |name: &&str| Some(((*name).to_owned(), Value::from(form.get(name)?)));
-    names.iter().filter_map(given).collect::<Map<String, Value>>().into()
 }
 
 #[cfg(test)]

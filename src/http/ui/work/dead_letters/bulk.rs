@@ -52,13 +52,13 @@ async fn ask(visit: &Visit, action: LetterAction) -> UiResult {
     let given: Map<String, Value> =
         list.filters().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
     let page = json!({
-        "bulk": action.name,
+        "action": action.name,
         "count": count,
         "more": more,
         "given": given,
         "back": list.href(HREF, None),
     });
-    visit.show("dead_letter.html", action.title, page).await
+    visit.show("dead_letters_bulk.html", action.title, page).await
 }
 
 /// How many letters the filters show, up to [`AT_ONCE`], and whether there may be more.
@@ -79,8 +79,7 @@ async fn count(visit: &Visit, list: &UiList) -> Result<(usize, bool), UiError> {
 }
 
 async fn act(form: &UiForm, action: LetterAction) -> UiResult {
-    let mut body: Map<String, Value> =
-        CHOICE.into_iter().filter_map(|name| Some((name.to_owned(), Value::from(form.get(name)?)))).collect();
+    let mut body = form.filled(&CHOICE);
     // as many as the page has said
     let count = form.get("count").and_then(|count| count.parse::<usize>().ok()).unwrap_or(AT_ONCE);
     body.insert("limit".to_owned(), count.clamp(1, AT_ONCE).into());

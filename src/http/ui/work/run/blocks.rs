@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::work::run::cut::one_line;
-use crate::http::ui::work::run::entry::{CallKey, RunEntry, instant, list, text};
+use crate::http::ui::work::run::entry::{CallKey, RunEntry, list, text};
 use crate::http::ui::work::run::row::TimelineRow;
 use crate::http::ui::work::run::words::{EntryWords, arguments_line, words};
 

@@ -1,4 +1,4 @@
-//! Texts as far as a page shows them.
+//! Texts of a run, cut by their bytes or to one line.
 
 use crate::http::ui::frame::text::beginning_of;
 

@@ -3,6 +3,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
+use crate::http::ui::frame::instant::instant;
+
 /// An entry of a transcript.
 #[derive(Debug, Clone, Copy)]
 pub struct RunEntry<'a> {
@@ -78,11 +80,6 @@ impl<'a> RunEntry<'a> {
             _ => false,
         }
     }
-}
-
-/// An instant of the API.
-pub fn instant(value: &Value) -> Option<DateTime<Utc>> {
-    DateTime::parse_from_rfc3339(value.as_str()?).ok().map(|at| at.to_utc())
 }
 
 /// A text of the API; empty where it is none.

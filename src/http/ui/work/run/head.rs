@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 use crate::base::compute::steps_to_write;
 use crate::http::address::address;
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::frame::text::readable;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
 use crate::http::ui::work::events::line::href;
 use crate::http::ui::work::run::blocks::wait_row;
 use crate::http::ui::work::run::cut::{SHOWN_BYTES, cut_text};
-use crate::http::ui::work::run::entry::{instant, list, text};
+use crate::http::ui::work::run::entry::{list, text};
 use crate::http::ui::work::run::raw::whole_text;
 use crate::http::ui::work::run::timeline::items_of;
 

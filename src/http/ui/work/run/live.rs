@@ -5,10 +5,7 @@ use axum::http::HeaderMap;
 
 use crate::http::ui::frame::{UiResult, Visit};
 
-/// By which a browser says where its last stream broke off.
-const LAST_EVENT_ID: &str = "last-event-id";
-
 /// The stream of the API as it is. It ends with the run, and where the reader's token is no longer good.
 pub async fn follow_run(visit: Visit, Path(id): Path<String>, headers: HeaderMap) -> UiResult {
-    visit.stream(&["v1", "runs", &id, "stream"], headers.get(LAST_EVENT_ID).cloned()).await
+    visit.stream(&["v1", "runs", &id, "stream"], &headers).await
 }

@@ -16,7 +16,7 @@ use crate::http::ui::work::run::rows::{RunParts, head_of, parts_of, timeline_of}
 use crate::http::ui::work::run::said;
 use crate::http::ui::work::run::timeline::items_of;
 
-/// Bytes of an entry's texts that a transcript shows, together.
+/// Bytes that a transcript goes through for an entry, as far as its computing is shared out by them.
 const ENTRY_BYTES: usize = 5_000;
 /// Characters of an id that the title of a run without a task has.
 const SHORT_ID: usize = 8;

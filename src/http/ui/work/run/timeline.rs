@@ -4,9 +4,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::http::ui::frame::filters::took;
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::work::run::blocks::{RunFacts, TimelineBlock, blocks, wait_row};
 use crate::http::ui::work::run::cut::one_line;
-use crate::http::ui::work::run::entry::{RunEntry, instant, list, text};
+use crate::http::ui::work::run::entry::{RunEntry, list, text};
 use crate::http::ui::work::run::row::TimelineRow;
 use crate::http::ui::work::run::scale::TimeScale;
 

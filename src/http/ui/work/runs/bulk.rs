@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::base::token::Permission;
 use crate::domain::run::RunState;
 use crate::http::HttpState;
+use crate::http::ui::frame::list::take_items;
 use crate::http::ui::frame::{UiError, UiForm, UiList, UiResult, Visit};
 use crate::http::ui::work::runs::{FILTERS, HREF};
 
@@ -103,9 +104,7 @@ async fn newest(visit: &Visit, list: &UiList) -> Result<(Vec<Value>, bool), UiEr
         query.push(("limit", (MOST - runs.len()).to_string()));
         query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
         let mut answer = visit.get(&["v1", "runs"], &query).await?;
-        if let Value::Array(items) = answer["items"].take() {
-            runs.extend(items);
-        }
+        runs.extend(take_items(&mut answer));
         cursor = answer["next_cursor"].as_str().map(str::to_owned);
         if cursor.is_none() || runs.len() >= MOST {
             break;

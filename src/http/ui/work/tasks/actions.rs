@@ -4,7 +4,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::domain::trigger::zone::{WallClock, parse_instant, parse_zone};
 use crate::domain::trigger::{DstFold, DstGap};
@@ -16,20 +16,17 @@ use crate::http::ui::work::tasks::trigger_words::trigger_words;
 
 /// `POST /ui/tasks/{id}/pause`.
 pub async fn pause_task(Path(id): Path<String>, form: UiForm) -> UiResult {
-    let body = texts(&form, &["reason"]);
-    done_with(&form, &id, "pause", body, "paused").await
+    done_with(&form, &id, "pause", form.filled(&["reason"]).into(), "paused").await
 }
 
 /// `POST /ui/tasks/{id}/resume`.
 pub async fn resume_task(Path(id): Path<String>, form: UiForm) -> UiResult {
-    let body = texts(&form, &["buffered_events"]);
-    done_with(&form, &id, "resume", body, "resumed").await
+    done_with(&form, &id, "resume", form.filled(&["buffered_events"]).into(), "resumed").await
 }
 
 /// `POST /ui/tasks/{id}/disable`.
 pub async fn disable_task(Path(id): Path<String>, form: UiForm) -> UiResult {
-    let body = texts(&form, &["reason"]);
-    done_with(&form, &id, "disable", body, "disabled").await
+    done_with(&form, &id, "disable", form.filled(&["reason"]).into(), "disabled").await
 }
 
 /// `POST /ui/tasks/{id}/enable`.
@@ -120,12 +117,6 @@ async fn shown_again(form: &UiForm, status: StatusCode, id: &str, action: &str, 
         told["typed"][name] = value.into();
     }
     show_with(&form.visit, status, id, json!({ action: told })).await
-}
-
-/// A body with these fields of the form, without empty ones.
-fn texts(form: &UiForm, names: &[&str]) -> Value {
-    let given = names.iter().filter_map(|name| Some(((*name).to_owned(), Value::from(form.get(name)?))));
-    Value::Object(given.collect::<Map<String, Value>>())
 }
 
 /// An instant as it was typed, on the clock of a zone.

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use crate::base::token::Permission;
 use crate::domain::trigger::Trigger;
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::frame::{UiList, UiResult, Visit};
-use crate::http::ui::work::tasks::strip::{PastMark, instant, strip};
+use crate::http::ui::work::tasks::strip::{PastMark, strip};
 use crate::http::ui::work::tasks::trigger_words::trigger_words;
 
 /// Width of the drawing in a row.

@@ -6,11 +6,12 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::base::token::Permission;
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::frame::{UiError, UiResult, Visit};
 use crate::http::ui::work::tasks::action_view::action_view;
 use crate::http::ui::work::tasks::explanation::explanation;
 use crate::http::ui::work::tasks::long_texts::long_texts;
-use crate::http::ui::work::tasks::strip::{PastMark, instant, strip};
+use crate::http::ui::work::tasks::strip::{PastMark, strip};
 use crate::http::ui::work::tasks::trigger_words::trigger_words;
 
 /// Width of the drawing.

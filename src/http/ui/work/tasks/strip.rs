@@ -6,6 +6,8 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use crate::http::ui::frame::instant::instant;
+
 /// Height of a drawing.
 const HEIGHT: f64 = 24.0;
 /// Room at either end, so that no mark is cut.
@@ -35,11 +37,6 @@ impl PastMark {
             state: run["state"].as_str()?.to_owned(),
         })
     }
-}
-
-/// An instant of the API.
-pub fn instant(value: &Value) -> Option<DateTime<Utc>> {
-    value.as_str()?.parse().ok()
 }
 
 /// A drawing of this width: `{width, height, now, past: [{d, tone, title, href}], ahead: [{d, title}], from, to}`; `d`

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::domain::trigger::zone::{parse_zone, shown_in};
 use crate::http::in_process::CallError;
 use crate::http::ui::frame::Visit;
-use crate::http::ui::work::tasks::strip::instant;
+use crate::http::ui::frame::instant::instant;
 use crate::http::ui::work::tasks::trigger_words::trigger_words;
 
 /// Fires that are shown.
