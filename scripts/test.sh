@@ -93,8 +93,8 @@ from_npm() {
         fail "npm could not install what $dir/package-lock.json names" "it needs Node 20 or later, and the npm registry once"
 }
 # what they take from the Python Package Index, each at the version that is written down: what validates the OpenAPI
-# document and requests to models, what makes a client of Python and checks its types, and the clients of the providers
-# of models
+# document and requests to models, what makes a client of Python and checks its types, the clients of the providers
+# of models, and the schemas that the files of deploy/ are held to
 from_pip() {
     local dir=$1 venv=$1/.venv
     [ ! "$venv/.installed" -nt "$dir/requirements.txt" ] || return 0
@@ -108,6 +108,7 @@ from_npm tests/oauth
 from_npm tests/clients
 from_npm tests/mcp
 from_pip tests/clients
+from_pip tests/deploy
 # the conformance suite of MCP needs Node 22, which comes from npm where the machine's is older
 REVEILLE_TEST_NODE=$(command -v node)
 if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 22 ]; then

@@ -9,6 +9,7 @@ mod cli;
 mod clients;
 mod conditions;
 mod conformance;
+mod deploy;
 mod egress;
 mod engine;
 mod events;
@@ -22,6 +23,7 @@ mod notifications;
 mod oauth;
 mod pipelines;
 mod scheduling;
+mod sdk;
 mod secrets;
 mod spine;
 #[allow(dead_code)] // the areas take from it what they need

@@ -204,9 +204,8 @@ async fn long_run(fixtures: &Fixtures<'_>, tenant: &str, entries: usize) -> anyh
     let (lease_until, limits) = (now + TimeDelta::hours(1), RunLimits::default());
     let take = TakeRequest { worker, now, ahead: now, lease_until, limit: 1, fair: None, limits, shares: None };
     let taken = store.take_runs(&take).await?;
-    let lease = taken.claims.first().context("the run can't be taken")?.lease;
-    ensure!(lease.run_id == run_id, "another run was taken");
-    store.start_runs(&[lease], lease_until).await?;
+    let lease = taken.starts.started.first().context("the run can't be started")?.lease;
+    ensure!(lease.run_id == run_id, "another run was started");
     let all: Vec<TranscriptEntry> = (0..entries as i64).map(|seq| entry(seq, now)).collect();
     for some in all.chunks(WRITTEN_AT_ONCE) {
         store.append(tenant, lease, some).await?;

@@ -181,9 +181,14 @@ impl PrefixList {
         oldest: Option<Uuid>,
     ) -> &'static str {
         query.push("select r.id from runs r where true");
-        let (of_list, first) = match self {
-            PrefixList::Ids(ids) => (ids.within(filter), Some(ids.first)),
-            PrefixList::Task(task_id) => (RunFilter { task_id: Some(*task_id), ..filter.clone() }, None),
+        // the task was found in its tenant: its runs are asked for by it alone, or the index of all runs of the tenant
+        // would be gone through for each task
+        let of_task = Scope::Every;
+        let (of_list, scope, first) = match self {
+            PrefixList::Ids(ids) => (ids.within(filter), scope, Some(ids.first)),
+            PrefixList::Task(task_id) => {
+                (RunFilter { task_id: Some(*task_id), tenant: None, ..filter.clone() }, &of_task, None)
+            }
             PrefixList::Keys(tenant, span) => {
                 query.push_key("r.tenant_id", text(tenant).into_owned());
                 span.push_key(query);
