@@ -37,6 +37,6 @@ mod tests {
     fn data_is_shown_up_to_its_bound_and_cut_one_character_beyond_it() {
         assert_eq!(cut("é".repeat(DATA_SHOWN), DATA_SHOWN), ("é".repeat(DATA_SHOWN), false));
         assert_eq!(cut("é".repeat(DATA_SHOWN + 1), DATA_SHOWN), ("é".repeat(DATA_SHOWN), true));
-        assert_eq!(cut("x".repeat(DATA_SHOWN + 1), usize::MAX).1, false);
+        assert!(!cut("x".repeat(DATA_SHOWN + 1), usize::MAX).1);
     }
 }

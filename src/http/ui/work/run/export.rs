@@ -123,7 +123,10 @@ fn add_markdown(to: &mut String, entry: &Value) {
 /// A text below its name, in a fence that no line of it closes.
 fn add_text(to: &mut String, name: &str, text: &str) {
     let fence = "`".repeat(longest_ticks(text).max(2) + 1);
-    let name = if name.starts_with("Call of ") { format!("Call of {}", code(&name[8..])) } else { name.to_owned() };
+    let name = match name.strip_prefix("Call of ") {
+        Some(called) => format!("Call of {}", code(called)),
+        None => name.to_owned(),
+    };
     *to += &format!("\n{name}:\n\n{fence}\n{}\n{fence}\n", escape_hidden(text));
 }
 
